@@ -9,19 +9,29 @@ from headrace._version import __version__
 
 if TYPE_CHECKING:
     from headrace.client.admin import Admin, NewTopic
+    from headrace.client.cluster.view import PartitionView
     from headrace.client.consumer._subscription import RebalanceListener
     from headrace.client.consumer.blocking import Consumer
     from headrace.client.consumer.errors import (
+        CallbackInterruptedError,
         CommitFailedError,
         ConcurrentAccessError,
         ConsumerForkedError,
         IllegalStateError,
         LogTruncationError,
         NoOffsetForPartitionError,
+        RebalanceListenerError,
         RecordDeserializationError,
+        RetriableCommitFailedError,
         WakeupError,
     )
-    from headrace.client.consumer.records import ConsumerRecord, ConsumerRecords, OffsetAndTimestamp
+    from headrace.client.consumer.records import (
+        ConsumerGroupMetadata,
+        ConsumerRecord,
+        ConsumerRecords,
+        OffsetAndTimestamp,
+        PartitionColumns,
+    )
     from headrace.client.errors import (
         AbortableTransactionError,
         BufferExhaustedError,
@@ -31,16 +41,29 @@ if TYPE_CHECKING:
         ProducerFencedError,
         SerializationError,
         TransactionError,
+        TransactionOutcomeUnknownError,
         TransactionStateError,
         TransactionTimeoutError,
     )
     from headrace.client.offsets import OffsetAndMetadata, OffsetSpec
     from headrace.client.producer.blocking import Producer
-    from headrace.client.producer.delivery import Delivery, RecordMetadata
-    from headrace.client.ranges import RangeReader
+    from headrace.client.producer.delivery import BatchDelivery, DeliveredRange, Delivery, RecordMetadata
+    from headrace.client.ranges import Loss, LostOffsetsError, RangeReader
     from headrace.client.transactions.exactly_once import exactly_once
     from headrace.config import ConfigError
-    from headrace.errors import ErrorCode, HeadraceError, KafkaError, OffsetOutOfRangeError, RetriableError
+    from headrace.errors import (
+        ErrorCode,
+        HeadraceError,
+        IllegalSaslStateError,
+        KafkaError,
+        MessageTooLargeError,
+        OffsetOutOfRangeError,
+        RequestTimedOutError,
+        RetriableError,
+        SaslAuthenticationFailedError,
+    )
+    from headrace.net.tls import TlsRefusedError
+    from headrace.records import TimestampType
     from headrace.topics import TopicPartition
 
     Record = ConsumerRecord
@@ -55,39 +78,56 @@ if TYPE_CHECKING:
 _LAZY = {
     "AbortableTransactionError": "headrace.client.errors",
     "Admin": "headrace.client.admin",
+    "BatchDelivery": "headrace.client.producer.delivery",
     "BufferExhaustedError": "headrace.client.errors",
+    "CallbackInterruptedError": "headrace.client.consumer.errors",
     "ClientClosedError": "headrace.client.errors",
     "CommitFailedError": "headrace.client.consumer.errors",
     "ConcurrentAccessError": "headrace.client.consumer.errors",
     "ConfigError": "headrace.config",
     "Consumer": "headrace.client.consumer.blocking",
     "ConsumerForkedError": "headrace.client.consumer.errors",
+    "ConsumerGroupMetadata": "headrace.client.consumer.records",
     "ConsumerRecord": "headrace.client.consumer.records",
     "ConsumerRecords": "headrace.client.consumer.records",
+    "DeliveredRange": "headrace.client.producer.delivery",
     "Delivery": "headrace.client.producer.delivery",
     "DeliveryTimeoutError": "headrace.client.errors",
     "ErrorCode": "headrace.errors",
     "FatalTransactionError": "headrace.client.errors",
     "HeadraceError": "headrace.errors",
+    "IllegalSaslStateError": "headrace.errors",
     "IllegalStateError": "headrace.client.consumer.errors",
     "KafkaError": "headrace.errors",
     "LogTruncationError": "headrace.client.consumer.errors",
+    "Loss": "headrace.client.ranges",
+    "LostOffsetsError": "headrace.client.ranges",
+    "MessageTooLargeError": "headrace.errors",
     "NewTopic": "headrace.client.admin",
     "NoOffsetForPartitionError": "headrace.client.consumer.errors",
     "OffsetAndMetadata": "headrace.client.offsets",
     "OffsetAndTimestamp": "headrace.client.consumer.records",
-    "OffsetSpec": "headrace.client.offsets",
     "OffsetOutOfRangeError": "headrace.errors",
+    "OffsetSpec": "headrace.client.offsets",
+    "PartitionColumns": "headrace.client.consumer.records",
+    "PartitionView": "headrace.client.cluster.view",
     "Producer": "headrace.client.producer.blocking",
     "ProducerFencedError": "headrace.client.errors",
     "RangeReader": "headrace.client.ranges",
     "RebalanceListener": "headrace.client.consumer._subscription",
+    "RebalanceListenerError": "headrace.client.consumer.errors",
     "RecordDeserializationError": "headrace.client.consumer.errors",
     "RecordMetadata": "headrace.client.producer.delivery",
+    "RequestTimedOutError": "headrace.errors",
+    "RetriableCommitFailedError": "headrace.client.consumer.errors",
     "RetriableError": "headrace.errors",
+    "SaslAuthenticationFailedError": "headrace.errors",
     "SerializationError": "headrace.client.errors",
+    "TimestampType": "headrace.records",
+    "TlsRefusedError": "headrace.net.tls",
     "TopicPartition": "headrace.topics",
     "TransactionError": "headrace.client.errors",
+    "TransactionOutcomeUnknownError": "headrace.client.errors",
     "TransactionStateError": "headrace.client.errors",
     "TransactionTimeoutError": "headrace.client.errors",
     "WakeupError": "headrace.client.consumer.errors",
@@ -107,8 +147,10 @@ _ALIASES = {
 __all__ = [
     "AbortableTransactionError",
     "Admin",
+    "BatchDelivery",
     "BufferExhausted",
     "BufferExhaustedError",
+    "CallbackInterruptedError",
     "ClientClosed",
     "ClientClosedError",
     "CommitFailedError",
@@ -116,17 +158,23 @@ __all__ = [
     "ConfigError",
     "Consumer",
     "ConsumerForkedError",
+    "ConsumerGroupMetadata",
     "ConsumerRecord",
     "ConsumerRecords",
+    "DeliveredRange",
     "Delivery",
     "DeliveryTimeout",
     "DeliveryTimeoutError",
     "ErrorCode",
     "FatalTransactionError",
     "HeadraceError",
+    "IllegalSaslStateError",
     "IllegalStateError",
     "KafkaError",
     "LogTruncationError",
+    "Loss",
+    "LostOffsetsError",
+    "MessageTooLargeError",
     "NewTopic",
     "NoOffsetForPartitionError",
     "OffsetAndMetadata",
@@ -134,18 +182,27 @@ __all__ = [
     "OffsetOutOfRangeError",
     "OffsetSpec",
     "OffsetsOutOfRangeError",
+    "PartitionColumns",
+    "PartitionView",
     "Producer",
     "ProducerFenced",
     "ProducerFencedError",
     "RangeReader",
     "RebalanceListener",
+    "RebalanceListenerError",
     "Record",
     "RecordDeserializationError",
     "RecordMetadata",
+    "RequestTimedOutError",
+    "RetriableCommitFailedError",
     "RetriableError",
+    "SaslAuthenticationFailedError",
     "SerializationError",
+    "TimestampType",
+    "TlsRefusedError",
     "TopicPartition",
     "TransactionError",
+    "TransactionOutcomeUnknownError",
     "TransactionStateError",
     "TransactionTimeout",
     "TransactionTimeoutError",

@@ -168,10 +168,6 @@ def any_of(*checks: Check) -> Check:
     return Check(" or ".join(check.allowed for check in checks), lambda value: any(c.accepts(value) for c in checks))
 
 
-def or_null(check: Check) -> Check:
-    return Check(check.allowed, lambda value: value is None or check.accepts(value))
-
-
 # --- keys and tables --------------------------------------------------------------------------------------------------
 
 

@@ -12,10 +12,10 @@ class HeadraceError(Exception):
     def __reduce__(self) -> tuple[Any, ...]:
         # Python would make it anew from its text, which those that are made of something else do not take; and a pool
         # of processes that cannot read an error waits for its result for ever.
-        return _made_again, (type(self), self.args, self.__dict__)
+        return _unpickled, (type(self), self.args, self.__dict__)
 
 
-def _made_again(kind: type[HeadraceError], args: tuple[Any, ...], attributes: Mapping[str, Any]) -> HeadraceError:
+def _unpickled(kind: type[HeadraceError], args: tuple[Any, ...], attributes: Mapping[str, Any]) -> HeadraceError:
     """An error as it was in another process, or a copy."""
     made = kind.__new__(kind, *args)
     made.__dict__.update(attributes)

@@ -29,7 +29,7 @@ from headrace.cluster.store.node_link import NodeLink
 from headrace.cluster.store.node_log import NodeLog, SnapshotPointer, Won, _Place
 from headrace.cluster.store.node_store import NodeStore
 from headrace.cluster.store.session import (
-    Check,
+    CheckVersion,
     ConnectionBrokenError,
     Create,
     NodeError,
@@ -55,12 +55,12 @@ _register, _read_from = NodeStore.register, NodeStore.read_from
 
 async def _without_epoch(link: NodeLink, operations: Sequence[Operation]) -> None:
     """Changes of a controller that do not look at the epoch."""
-    await _change(link, [one for one in operations if not (isinstance(one, Check) and one.path == EPOCH)])
+    await _change(link, [one for one in operations if not (isinstance(one, CheckVersion) and one.path == EPOCH)])
 
 
 async def _sent_is_made(log: NodeLog, won: Won, number: int, data: bytes, nonce: bytes) -> None:
     """An append whose connection broke counts as made."""
-    operations: list[Operation] = [Check(EPOCH, won.version), Create(log_path(number), data)]
+    operations: list[Operation] = [CheckVersion(EPOCH, won.version), Create(log_path(number), data)]
     try:
         await log._link.change(operations)
     except ConnectionBrokenError:
@@ -78,7 +78,7 @@ async def _sent_again(log: NodeLog, won: Won, number: int, data: bytes, nonce: b
     """An append whose connection broke is sent once more, in the next place if that one is taken."""
     while True:
         try:
-            await log._link.change([Check(EPOCH, won.version), Create(log_path(number), data)])
+            await log._link.change([CheckVersion(EPOCH, won.version), Create(log_path(number), data)])
             return
         except ConnectionBrokenError:
             continue

@@ -11,7 +11,7 @@ from typing import Any
 
 from headrace.cluster import leadership
 from headrace.cluster.image import BrokerImage, Image, PartitionImage, TopicImage, changed
-from headrace.cluster.partitions import Election, Rules, change
+from headrace.cluster.partitions import Election, ElectionRules, change
 from headrace.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,
@@ -57,7 +57,7 @@ def test_every_change_is_that_of_kafka() -> None:
             0,
             before,
             lambda node_id, live=live: node_id in live,  # type: ignore[misc]  # binds this turn's list
-            Rules(case["minIsr"], case["elrEnabled"], case["useLastKnownLeader"]),
+            ElectionRules(case["minIsr"], case["elrEnabled"], case["useLastKnownLeader"]),
             election=Election[case["election"]],
             isr=case["targetIsr"],
             lost_data=case["uncleanShutdown"] or (),
@@ -96,7 +96,9 @@ def test_every_reassignment_is_that_of_kafka() -> None:
             assert seen(after) == seen(partition(case["result"] or case["partition"])), case
         elif case["kind"] == "cancel":
             before = partition(case["partition"])
-            cancelled = reassigned(before, None, set(range(20)), Rules(is_unclean_allowed=case["result"]["unclean"]))
+            cancelled = reassigned(
+                before, None, set(range(20)), ElectionRules(is_unclean_allowed=case["result"]["unclean"])
+            )
             assert list(cancelled.replicas) == case["result"]["replicas"], case
             if not case["result"]["unclean"]:
                 assert list(cancelled.isr) == case["result"]["isr"], case
@@ -104,7 +106,7 @@ def test_every_reassignment_is_that_of_kafka() -> None:
 
 
 def test_a_replica_that_was_moved_away_is_not_eligible_when_it_is_one_again() -> None:
-    rules = Rules(min_isr=2, has_eligible=True)
+    rules = ElectionRules(min_isr=2, has_eligible=True)
     before = PartitionImage((1, 2), (1,), 1, leader_epoch=3, partition_epoch=7, eligible=(2,))
     alone = reassigned(before, [1], {1, 2}, rules)
     assert (alone.replicas, alone.isr, alone.eligible) == ((1,), (1,), ())
@@ -114,7 +116,7 @@ def test_a_replica_that_was_moved_away_is_not_eligible_when_it_is_one_again() ->
 
 
 def reassigned(
-    before: PartitionImage, target: list[int] | None, live: set[int], rules: Rules | None = None
+    before: PartitionImage, target: list[int] | None, live: set[int], rules: ElectionRules | None = None
 ) -> PartitionImage:
     image = Image()
     topic = TopicImage("t", TOPIC_ID, [before])
@@ -123,5 +125,5 @@ def reassigned(
         image.brokers[node_id] = BrokerImage(node_id, "h", 1, (), None, 1, node_id not in live)
     asked = ReassignableTopic(name="t", partitions=[ReassignablePartition(partition_index=0, replicas=target)])
     request = AlterPartitionReassignmentsRequest(topics=[asked])
-    decision = leadership.alter_reassignments(image, request, lambda topic: rules or Rules())
+    decision = leadership.alter_reassignments(image, request, lambda topic: rules or ElectionRules())
     return changed(before, decision.records[0]) if decision.records else before  # type: ignore[arg-type]  # its only kind

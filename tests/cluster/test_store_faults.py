@@ -26,7 +26,7 @@ from headrace.cluster.store.directory_session import DirectorySession
 from headrace.cluster.store.model import Faults, ModelSession, ZooKeeperModel
 from headrace.cluster.store.node_store import NodeStore
 from headrace.cluster.store.session import (
-    Check,
+    CheckVersion,
     ConnectionBrokenError,
     Create,
     Delete,
@@ -384,14 +384,14 @@ async def follow_rules(home: Home) -> None:
     with pytest.raises(NodeExistsError):
         await one.apply([Write("/a", b"changed"), Create("/a/b", b"3")])
     with pytest.raises(NodeMissingError):
-        await one.apply([Write("/a", b"changed"), Check("/c")])
+        await one.apply([Write("/a", b"changed"), CheckVersion("/c")])
     with pytest.raises(NodeChangedError):
-        await one.apply([Check("/a", 7), Write("/a", b"changed")])
+        await one.apply([CheckVersion("/a", 7), Write("/a", b"changed")])
     with pytest.raises(NodeNotEmptyError):
         await one.apply([Delete("/a")])
     found = await one.get("/a")
     assert found == (b"1", 0), "a change that was refused has changed something"
-    await one.apply([Write("/a", b"2", 0), Check("/a", 1)])
+    await one.apply([Write("/a", b"2", 0), CheckVersion("/a", 1)])
     await two.sync()
     assert await two.get("/a") == (b"2", 1)
     assert await two.get("/missing") is None

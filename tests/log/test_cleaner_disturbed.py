@@ -9,7 +9,7 @@ import logging
 import pytest
 
 from headrace.log.checkpoints import CLEANER, read_offsets, write_offsets
-from headrace.log.compaction import CleaningStoppedError, Throttle
+from headrace.log.compaction import CleanerThrottle, CleaningStoppedError
 from headrace.log.compaction_job import CleanJob, CleanResult
 
 from .compacting import (
@@ -192,13 +192,13 @@ def test_the_throttle_keeps_to_its_rate_and_can_be_stopped() -> None:
         waited.append(seconds)
         clock.ms += round(seconds * 1000)
 
-    throttle = Throttle(1000, clock, pause)
+    throttle = CleanerThrottle(1000, clock, pause)
     for _ in range(5):
         throttle.moved(500)
     assert clock.ms == pytest.approx(2500, abs=5)
     assert max(waited) <= 0.2
     with pytest.raises(CleaningStoppedError):
-        Throttle(1000, clock, pause, lambda: True).moved(1)
+        CleanerThrottle(1000, clock, pause, lambda: True).moved(1)
 
 
 def test_jobs_and_results_survive_the_way_to_another_process() -> None:

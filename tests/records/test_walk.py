@@ -23,7 +23,7 @@ from headrace.records import (
 from headrace.records.batch import HEADER_BYTES, seal
 from headrace.records.compression import decompress_pieces
 from headrace.records.kernels_plain import read_varint
-from headrace.records.walk import REFUSED_SHOWN_MAX, Rules, renumbered, walk_records
+from headrace.records.walk import REFUSED_SHOWN_MAX, RecordRules, renumbered, walk_records
 
 CODECS = tuple(Codec)
 NOW_MS = 1_700_000_000_000
@@ -153,11 +153,11 @@ def test_records_of_one_size_are_passed_together() -> None:
 @pytest.mark.parametrize("codec", CODECS, ids=NAMES)
 def test_records_that_break_a_rule_are_counted_and_a_hundred_named(codec: Codec) -> None:
     rows = [(NOW_MS + index, None if index % 2 else b"k", b"v", ()) for index in range(1000)]
-    found = walk_records(Batch(build_batch(rows, codec=codec)), Rules(NOW_MS, NOW_MS + 499, needs_key=True))
+    found = walk_records(Batch(build_batch(rows, codec=codec)), RecordRules(NOW_MS, NOW_MS + 499, needs_key=True))
     assert found.refused_count == 500 + 250
     assert len(found.refused) == REFUSED_SHOWN_MAX
     assert [refused.place for refused in found.refused[:3]] == [1, 3, 5]
-    late = walk_records(Batch(build_batch(rows, codec=codec)), Rules(timestamp_max=NOW_MS + 997))
+    late = walk_records(Batch(build_batch(rows, codec=codec)), RecordRules(timestamp_max=NOW_MS + 997))
     assert [(refused.place, refused.timestamp_ms) for refused in late.refused] == [
         (998, NOW_MS + 998),
         (999, NOW_MS + 999),
@@ -166,7 +166,7 @@ def test_records_that_break_a_rule_are_counted_and_a_hundred_named(codec: Codec)
 
 def test_records_without_a_timestamp_are_in_no_range() -> None:
     rows = [(-1, None, b"v", ())] * 100
-    assert walk_records(Batch(build_batch(rows)), Rules(NOW_MS, NOW_MS)).refused_count == 0
+    assert walk_records(Batch(build_batch(rows)), RecordRules(NOW_MS, NOW_MS)).refused_count == 0
 
 
 def test_a_timestamp_delta_may_be_as_large_as_it_likes() -> None:
@@ -244,7 +244,7 @@ def test_the_quick_ways_find_what_looking_at_each_record_finds(seed: int) -> Non
     rng = random.Random(seed)
     payload, count = varied_payload(rng)
     header = Batch(build_batch([(NOW_MS, None, b"", ())])).header()._replace(count=count)
-    rules = Rules(NOW_MS - rng.choice((0, 10_000)), NOW_MS + rng.choice((2, 95, 20_000)), rng.random() < 0.3)
+    rules = RecordRules(NOW_MS - rng.choice((0, 10_000)), NOW_MS + rng.choice((2, 95, 20_000)), rng.random() < 0.3)
 
     def outcome(raw: bytes | memoryview) -> object:
         found = walk.Walk(header, rules)
@@ -341,7 +341,7 @@ def numbers_of(raw: bytes, at: int, bits: int) -> tuple[int, int]:
     raise IndexError
 
 
-def plainly(raw: bytes, count: int, rules: Rules) -> object:
+def plainly(raw: bytes, count: int, rules: RecordRules) -> object:
     """One record after the other, one field after the other."""
     at, greatest, refused, is_misnumbered = 0, -1, 0, False
     try:
@@ -375,7 +375,9 @@ def test_numbers_of_more_bytes_than_they_need_are_read_alike_everywhere(
     outcomes = set()
     for _ in range(30):
         payload, count = oddly_written(rng)
-        rules = Rules(NOW_MS - rng.choice((0, 10, 1 << 62)), NOW_MS + rng.choice((2, 1 << 63)), rng.random() < 0.3)
+        rules = RecordRules(
+            NOW_MS - rng.choice((0, 10, 1 << 62)), NOW_MS + rng.choice((2, 1 << 63)), rng.random() < 0.3
+        )
         expected = plainly(payload, count, rules)
         for codec in (Codec.NONE, Codec.ZSTD, Codec.GZIP):
             piece_bytes = rng.choice((7, 50, 1000, MIB))
@@ -433,7 +435,7 @@ def test_what_ends_runs_again_and_again_is_not_compared_with_all_that_follow(mon
         return numbered(first, some, width)
 
     monkeypatch.setattr(walk, "_numbered", noted)
-    found = walk_records(Batch(build_batch(rows)), Rules(NOW_MS, NOW_MS + 5))
+    found = walk_records(Batch(build_batch(rows)), RecordRules(NOW_MS, NOW_MS + 5))
     assert (found.left, found.refused_count) == (0, len(range(0, count, 17)))
     assert sum(compared) < 6 * count
     compared.clear()

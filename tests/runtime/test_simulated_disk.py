@@ -9,7 +9,7 @@ import pytest
 
 from headrace.runtime import DiskError, FileMissingError
 from headrace.runtime.simulated import CrashModel, DiskFault, SimulatedCrash, simulated_host
-from headrace.runtime.simulated.storage import PAGE, SECTOR, Truncate, Write, after_crash
+from headrace.runtime.simulated.storage import PAGE, SECTOR, FileWrite, Truncate, after_crash
 
 MODELS = list(CrashModel)
 SEEDS = range(150)
@@ -146,7 +146,7 @@ def test_every_sector_after_a_crash_is_one_of_its_versions():
                 change = Truncate(rng.randint(0, len(content)))
                 del content[change.size :]
             else:
-                change = Write(rng.randint(0, len(content)), rng.randbytes(rng.randint(1, 3_000)))
+                change = FileWrite(rng.randint(0, len(content)), rng.randbytes(rng.randint(1, 3_000)))
                 content[change.position : change.position + len(change.data)] = change.data
             changes.append(change)
             versions.append(bytes(content))

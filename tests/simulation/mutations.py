@@ -32,7 +32,7 @@ from headrace.cluster.store.node_formats import EPOCH, log_path
 from headrace.cluster.store.node_link import NodeLink
 from headrace.cluster.store.node_log import NodeLog
 from headrace.cluster.store.node_store import NodeStore
-from headrace.cluster.store.session import Check, ConnectionBrokenError, Create, NodeError, NodeExistsError
+from headrace.cluster.store.session import CheckVersion, ConnectionBrokenError, Create, NodeError, NodeExistsError
 from headrace.errors import ErrorCode, HeadraceError, StaleControllerEpochError
 from headrace.log import Appended, Log
 from headrace.log.producer_state import LogProducers
@@ -42,7 +42,7 @@ from headrace.parallel.member import Member
 from headrace.parallel.queues import Unordered
 from headrace.parallel.tracker import PartitionTracker
 from headrace.testing.simulated.plans import SHORT_PACE, Plan, plan_for
-from headrace.testing.simulated.runs import Verdict, play
+from headrace.testing.simulated.runs import RunResult, play
 
 
 class Mutation(NamedTuple):
@@ -188,14 +188,14 @@ async def _change_and_ignore(self: NodeLink, operations: Any) -> None:
 
 async def _append_again(self: NodeLog, won: Any, number: int, data: bytes, nonce: bytes) -> None:
     """Without a look at what became of the first try."""
-    operations = [Check(EPOCH, won.version), Create(log_path(number), data)]
+    operations = [CheckVersion(EPOCH, won.version), Create(log_path(number), data)]
     while True:
         try:
             await self._link.change(operations)
             return
         except (ConnectionBrokenError, NodeExistsError):
             number += 1
-            operations = [Check(EPOCH, won.version), Create(log_path(number), data)]
+            operations = [CheckVersion(EPOCH, won.version), Create(log_path(number), data)]
         except NodeError as error:
             raise StaleControllerEpochError(str(error)) from error
 
@@ -561,7 +561,7 @@ def in_effect(mutation: Mutation) -> Iterator[None]:
         yield
 
 
-def find(mutation: Mutation, seeds: Sequence[int]) -> Verdict | None:
+def find(mutation: Mutation, seeds: Sequence[int]) -> RunResult | None:
     """The first of these seeds that finds it: one that fails with it, and not without."""
     for seed in seeds:
         plan = mutation.plan(seed)

@@ -8,7 +8,7 @@ import pytest
 
 from headrace.client.admin.types import NewTopic
 from headrace.testing.simulated import simulated_cluster
-from headrace.testing.simulated.blocking import BlockingClient, BlockingCluster
+from headrace.testing.simulated.blocking import BlockingCluster, ThreadedClient
 from headrace.testing.simulated.checks import Contents
 from headrace.testing.simulated.handled import check_handled, not_handled
 from headrace.testing.simulated.history import BrokenError, Handled
@@ -33,7 +33,7 @@ def test_a_listener_of_a_blocking_program_may_call_its_consumer() -> None:
     committed: list[object] = []
 
     class Listener:
-        def __init__(self, consumer: BlockingClient) -> None:
+        def __init__(self, consumer: ThreadedClient) -> None:
             self._consumer = consumer
 
         def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:

@@ -9,18 +9,18 @@ import pytest
 from headrace.testing.simulated import runs
 from headrace.testing.simulated.html import page
 from headrace.testing.simulated.plans import Plan, plan_for
-from headrace.testing.simulated.runs import Verdict, shrink
+from headrace.testing.simulated.runs import RunResult, shrink
 from headrace.testing.simulated.timeline import CLUSTER, Timeline
 
 PLAN = plan_for(1, only=("kill", "pause", "cut"), always=("idempotent", "readers"))
 
 
-def _play(fails: Callable[[Plan], bool]) -> Callable[[Plan], Verdict]:
-    def play(plan: Plan) -> Verdict:
+def _play(fails: Callable[[Plan], bool]) -> Callable[[Plan], RunResult]:
+    def play(plan: Plan) -> RunResult:
         timeline = Timeline(lambda: 1.0)
         timeline.add(CLUSTER, "leader", "numbered-0: broker 2 leads, epoch 0")
         timeline.committed("numbered-0", 3)
-        return Verdict(plan, "BrokenError: <it>" if fails(plan) else None, "", 1, 2.0, timeline)
+        return RunResult(plan, "BrokenError: <it>" if fails(plan) else None, "", 1, 2.0, timeline)
 
     return play
 

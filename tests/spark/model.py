@@ -1,5 +1,5 @@
-"""A model of the exactly-once sink: its own code, from `ExactlyOnce.write` down to the bytes of batches and markers,
-without Spark and against a cluster in memory, under a seed.
+"""A model of the exactly-once sink: its own code, from `ExactlyOnceSink.write` down to the bytes of batches and
+markers, without Spark and against a cluster in memory, under a seed.
 
     python -m tests.spark.model [SEEDS] [--from SEED] [--bug NAME]
 
@@ -47,7 +47,7 @@ from tests.spark.model_world import (
 from headrace.client.consumer._ranges import RangeCore
 from headrace.spark import foreach_batch, history, steps, transaction, writing
 from headrace.spark.columns import Shape
-from headrace.spark.foreach_batch import ExactlyOnce, SameSinkTwiceError
+from headrace.spark.foreach_batch import ExactlyOnceSink, SameSinkTwiceError
 from headrace.spark.history import SinkIdentity
 from headrace.spark.markers import Marker
 from headrace.spark.once import MarkerFinding, WriteFailedError, WrongHistoryError, run_batch
@@ -57,9 +57,9 @@ from headrace.topics import TopicPartition
 # --- programs ---------------------------------------------------------------------------------------------------------
 
 
-def sink_of(world: World, name: str) -> ExactlyOnce:
+def sink_of(world: World, name: str) -> ExactlyOnceSink:
     topic: Any = "a" if world.topics == ["a"] else list(world.topics)
-    return ExactlyOnce(
+    return ExactlyOnceSink(
         topic,
         # Batches of a few rows, so that a task sends more than one.
         {"bootstrap.servers": "model:1", "batch.size": "100"},

@@ -11,8 +11,8 @@ from headrace.spark.planning import (
     BackwardRangeError,
     DataLossError,
     OffsetRange,
-    Patience,
     SourceOffsets,
+    TriggerDelay,
     batch_ranges,
     capped,
     check_losses,
@@ -71,7 +71,7 @@ def test_a_limit_never_stops_and_never_passes_the_end() -> None:
 
 
 def test_few_offsets_are_held_back_but_not_for_ever() -> None:
-    patience = Patience(100, 1000)
+    patience = TriggerDelay(100, 1000)
     assert not patience.holds_back(1, 0)
     assert patience.holds_back(99, 500)
     assert not patience.holds_back(100, 600)

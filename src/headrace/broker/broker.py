@@ -303,19 +303,7 @@ class Broker:
             self._make_waiting_later()
             # Before clients are sent here: nobody is to lead whose log is in a directory that failed.
             await self._directory_reports.tell()
-            self.producer_ids = ProducerIds(self._reserve_producer_ids)
-            groups = GroupCoordinator(self._group_config(), self.runtime.rng, self)
-            self.groups = GroupService(
-                self, groups, config.get_int("offsets.commit.timeout.ms"), startup.member_bytes_max(config)
-            )
-            self.transactions = TransactionService(self, self._transaction_coordinator())
-            self._to_close += [self.groups.close, self.transactions.close]
-            self._lead_coordinators()
-            self.metadata.follow(self._follow_with_coordinators)
-            self.maintenance = Maintenance(self, self._compaction_worker)
-            self._to_close.append(self.maintenance.stop)
-            self.metadata.follow(self._follow_with_cleaner)
-            self.maintenance.start()
+            self._start_services()
             self.acceptor.open()
             if self.membership is not None:
                 await self.membership.serve()
@@ -325,6 +313,23 @@ class Broker:
         took_ms = (self.runtime.clock.monotonic() - began) * 1000
         partitions = len(self.replicas.partitions)
         log.info("broker %d is ready: %d partitions, started in %.0f ms", self.node_id, partitions, took_ms)
+
+    def _start_services(self) -> None:
+        """The coordinators and maintenance: what works on logs, which are open by now."""
+        config = self.started_with
+        self.producer_ids = ProducerIds(self._reserve_producer_ids)
+        groups = GroupCoordinator(self._group_config(), self.runtime.rng, self)
+        self.groups = GroupService(
+            self, groups, config.get_int("offsets.commit.timeout.ms"), startup.member_bytes_max(config)
+        )
+        self.transactions = TransactionService(self, self._transaction_coordinator())
+        self._to_close += [self.groups.close, self.transactions.close]
+        self._lead_coordinators()
+        self.metadata.follow(self._follow_with_coordinators)
+        self.maintenance = Maintenance(self, self._compaction_worker)
+        self._to_close.append(self.maintenance.stop)
+        self.metadata.follow(self._follow_with_cleaner)
+        self.maintenance.start()
 
     async def _opened(self, opening: Awaitable[T]) -> T:
         """What is opened before there is anything else; the store is closed again if that fails."""

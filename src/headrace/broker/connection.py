@@ -529,10 +529,6 @@ class ServerConnection(asyncio.BufferedProtocol):
         return self._reader.is_mid_frame
 
     @property
-    def is_large_frame_arriving(self) -> bool:
-        return self._arriving_bytes > 0
-
-    @property
     def is_reading_paused(self) -> bool:
         return self._reading_paused
 

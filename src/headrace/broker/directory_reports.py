@@ -38,14 +38,14 @@ class DirectoryReports:
         """Tell what the metadata does not say yet; what could not be told is told later."""
         async with self._one_at_a_time:
             if not await self._told() and self._later is None:
-                self._later = asyncio.get_running_loop().create_task(self._tell_again())
+                self._later = asyncio.get_running_loop().create_task(self._tell_later())
 
     async def close(self) -> None:
         if self._later is not None:
             self._later.cancel()
             await asyncio.gather(self._later, return_exceptions=True)
 
-    async def _tell_again(self) -> None:
+    async def _tell_later(self) -> None:
         is_told = False
         while not is_told:
             await asyncio.sleep(AGAIN_S)

@@ -152,9 +152,9 @@ class FrameMemory:
 
     def _look_later(self) -> None:
         if self._look is None:
-            self._look = asyncio.get_running_loop().call_later(self.limits.look_s, self._look_again)
+            self._look = asyncio.get_running_loop().call_later(self.limits.look_s, self._look_for_room)
 
-    def _look_again(self) -> None:
+    def _look_for_room(self) -> None:
         self._look = None
         small_max = self.limits.small_frame_bytes
         for connection in [one for one in islice(self._waiting, LOOKED_AT_MAX) if one.frame_bytes <= small_max]:
@@ -180,7 +180,7 @@ class FrameMemory:
     def _turn_over(self) -> None:
         connection, limits = self._favoured, self.limits
         assert connection is not None
-        came = connection.arrived_bytes - self._favoured_had
+        arrived = connection.arrived_bytes - self._favoured_had
         self._end_turn()
         if not self._waiting:
             self._begin_turn(connection)
@@ -188,9 +188,9 @@ class FrameMemory:
             # It is not read for another reason (a quota), and asks again when it is.
             self._favour_next()
             self._waiting[connection] = None
-        elif came < limits.turn_bytes_min and connection.frame_bytes > limits.small_frame_bytes:
+        elif arrived < limits.turn_bytes_min and connection.frame_bytes > limits.small_frame_bytes:
             # Its memory is what the others wait for.
-            connection.abort(f"{came} bytes of a request came in {limits.turn_s} s, while others wait for room")
+            connection.abort(f"{arrived} bytes of a request came in {limits.turn_s} s, while others wait for room")
             self._favour_next()
         else:
             self._begin_turn(connection)

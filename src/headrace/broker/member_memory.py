@@ -55,13 +55,13 @@ def _each(groups: Iterable[Group]) -> Iterator[int]:
 
 
 class MemberMemory:
-    """Counts anew only when what came since it was last counted could be too much, and not all in one go."""
+    """Counts anew only when what was added since it was last counted could be too much, and not all in one go."""
 
     def __init__(self, bytes_max: int, groups: Callable[[], Iterable[Group]], monotonic: Callable[[], float]) -> None:
         self.bytes_max = bytes_max
         self._groups = groups
         self._now = monotonic
-        self._counted = self._came = self._came_meanwhile = 0
+        self._counted = self._added = self._added_meanwhile = 0
         self._counted_at = float("-inf")
         self._counting: Iterator[int] | None = None
         self._counted_so_far = 0
@@ -83,15 +83,15 @@ class MemberMemory:
 
     def _take(self, nbytes: int) -> bool:
         limit = self.bytes_max if nbytes < SMALL_MEMBER_BYTES else self.bytes_max * LARGE_PERCENT // 100
-        if self._counted + self._came + nbytes > limit:
+        if self._counted + self._added + nbytes > limit:
             if self._counting is None and self._now() - self._counted_at > RECOUNT_S:
                 self._counting = _each(list(self._groups()))
-                self._counted_so_far = self._came_meanwhile = 0
+                self._counted_so_far = self._added_meanwhile = 0
                 self._count()
-            if self._counted + self._came + nbytes > limit:
+            if self._counted + self._added + nbytes > limit:
                 return False
-        self._came += nbytes
-        self._came_meanwhile += nbytes
+        self._added += nbytes
+        self._added_meanwhile += nbytes
         return True
 
     def _count(self) -> None:
@@ -103,7 +103,7 @@ class MemberMemory:
                 asyncio.get_running_loop().call_soon(self._count)
                 return
         self._counting = None
-        self._counted, self._came, self._counted_at = self._counted_so_far, self._came_meanwhile, self._now()
+        self._counted, self._added, self._counted_at = self._counted_so_far, self._added_meanwhile, self._now()
 
     def _refused(self, group_id: str, nbytes: int) -> bool:
         refused = self._refusals.happened()

@@ -42,7 +42,7 @@ def fetch_metadata(
     wanted = request.topics[0].partitions[0]
     tail, membership = broker.metadata.active.tail, broker.membership
     if membership is not None and broker.metadata.active.is_active and replica_id in broker.image.brokers:
-        membership.observers.heard(replica_id, wanted.fetch_offset, tail.end_offset, broker.runtime.clock.now_ms())
+        membership.observers.fetched(replica_id, wanted.fetch_offset, tail.end_offset, broker.runtime.clock.now_ms())
         if wanted.current_leader_epoch > tail.epoch:
             membership.observers.know_another = True
         # Those that wait come one after the other; others may overtake them.

@@ -198,22 +198,10 @@ class Partition:
 
     def _take_effect(self) -> None:
         """The log is as the former epochs left it: from here on it is that of this one."""
-        leadership, log = self.leadership, self.log
+        leadership = self.leadership
         self._role_epoch = leadership.leader_epoch
         if leadership.leader_id == self._own_id and len(leadership.replicas) > 1:
-            epochs = log.epochs
-            began = epochs.entries[-1].start_offset if epochs.latest == leadership.leader_epoch else log.end_offset
-            self.state = LeaderState(
-                self._own_id,
-                leadership.term(),
-                self._surroundings.broker_epoch,
-                end_offset=log.durable_end,
-                high_watermark=log.high_watermark,
-                now_ms=self._surroundings.now_ms(),
-                lag_time_max_ms=self._surroundings.lag_time_max_ms,
-                min_isr=log.config.min_insync_replicas,
-                epoch_start_offset=began,
-            )
+            self.state = LeaderState.begin(self._own_id, leadership.term(), self.log, self._surroundings)
             self._was_committed()
         self._surroundings.role_changed(self)
 
@@ -572,9 +560,8 @@ class Partition:
         return await self._deletions.wait(before, timeout_s)
 
     def _low_watermark(self) -> int:
-        if self.state is None and len(self.leadership.replicas) > 1:
-            return -1  # what the others have is not known yet
-        return low_watermark(self.state, self.log.start_offset, self._surroundings.is_alive)
+        is_alone = len(self.leadership.replicas) <= 1
+        return low_watermark(self.state, self.log.start_offset, is_alone, self._surroundings.is_alive)
 
     def _end_deletions(self, reason: str) -> None:
         if self._deletions is not None:
@@ -583,8 +570,8 @@ class Partition:
 
     def failed(self, error: DiskError | OverloadedError) -> KafkaStorageError:
         """What is answered when the disk cannot do something; for good, unless it only has too much to do."""
-        may_pass = isinstance(error, OverloadedError) or error.is_shortage
-        if not may_pass or self.log.failure is not None:
+        is_transient = isinstance(error, OverloadedError) or error.is_shortage
+        if not is_transient or self.log.failure is not None:
             self.go_offline(str(error))
         return KafkaStorageError(f"{self.key}: {error}")
 

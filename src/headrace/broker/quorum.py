@@ -28,7 +28,7 @@ _NEVER = -1
 
 
 @dataclass(slots=True)
-class _Heard:
+class _LastFetch:
     """A broker's last fetch."""
 
     offset: int
@@ -40,7 +40,7 @@ class Observers:
     """The brokers that follow, as the controller hears of them."""
 
     def __init__(self) -> None:
-        self._heard: dict[int, _Heard] = {}
+        self._fetches: dict[int, _LastFetch] = {}
         #: By the monotonic clock: when each of them took this broker for the controller, at least.
         self.heard_at: dict[int, float] = {}
         self._answered_at: dict[int, float] = {}
@@ -55,13 +55,13 @@ class Observers:
     def answered(self, node_id: int, at: float) -> None:
         self._answered_at[node_id] = at
 
-    def heard(self, node_id: int, offset: int, end_offset: int, now_ms: int) -> None:
-        known = self._heard.get(node_id)
+    def fetched(self, node_id: int, offset: int, end_offset: int, now_ms: int) -> None:
+        known = self._fetches.get(node_id)
         caught_up_ms = now_ms if offset >= end_offset else _NEVER if known is None else known.caught_up_ms
-        self._heard[node_id] = _Heard(offset, now_ms, caught_up_ms)
+        self._fetches[node_id] = _LastFetch(offset, now_ms, caught_up_ms)
 
     def replica(self, node_id: int) -> QuorumReplica:
-        known = self._heard.get(node_id)
+        known = self._fetches.get(node_id)
         if known is None:
             return QuorumReplica(replica_id=node_id, log_end_offset=_NEVER)
         return QuorumReplica(

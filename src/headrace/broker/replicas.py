@@ -58,7 +58,7 @@ class Replicas:
         #: Why this broker leads nothing for now, whatever the metadata says.
         self.suspended: str | None = None
         #: Called when logs could not be made, so that the controller hears of it.
-        self.on_lost: Callable[[], None] = _nobody_hears
+        self.on_lost: Callable[[], None] = _ignore
         self._is_open = False  # until `open_all`, which looks at every partition there is
         self._moving: dict[TopicPartition, asyncio.Task[None]] = {}
         self._move_lock = asyncio.Lock()
@@ -369,7 +369,7 @@ class Replicas:
                 self._offline[topic, index] = _Offline(reason)
 
 
-def _nobody_hears() -> None:
+def _ignore() -> None:
     """A broker without others to lead in its place."""
 
 

@@ -226,12 +226,6 @@ class BrokerConfig:
             raise TypeError(f"{name} is {value!r}, not true or false")
         return value
 
-    def get_str(self, name: str) -> str:
-        value = self.values[name]
-        if not isinstance(value, str):
-            raise TypeError(f"{name} is {value!r}, not text")
-        return value
-
     def get_list(self, name: str) -> tuple[str, ...]:
         value = self.values[name]
         if not isinstance(value, tuple):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from headrace.cluster.decision import Decision
 from headrace.cluster.image import BrokerImage, Endpoint, Image, PartitionImage, TopicImage, registration
-from headrace.cluster.partitions import Rules, RulesOf, change, clean, plain_rules
+from headrace.cluster.partitions import ElectionRules, RulesOf, change, clean, plain_rules
 from headrace.cluster.records import (
     NO_LEADER,
     BrokerRegistrationChangeRecord,
@@ -111,7 +111,7 @@ def _restarted(
     partition: PartitionImage,
     node_id: int,
     can_lead: _Eligible,
-    rules: Rules,
+    rules: ElectionRules,
     *,
     fenced: bool,
     was_clean: bool,

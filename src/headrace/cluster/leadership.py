@@ -9,7 +9,7 @@ from headrace.cluster.configs import BrokerLayers, topic_value
 from headrace.cluster.decision import NO_ERROR, ApiError, Decision
 from headrace.cluster.features import ELIGIBLE_LEADER_REPLICAS_VERSION
 from headrace.cluster.image import Image, PartitionImage, TopicImage, changed
-from headrace.cluster.partitions import Election, Rules, RulesOf, change, plain_rules
+from headrace.cluster.partitions import Election, ElectionRules, RulesOf, change, plain_rules
 from headrace.cluster.records import (
     LEADER_UNCHANGED,
     NO_LEADER,
@@ -195,7 +195,7 @@ def _alter(
     topic: TopicImage,
     node_id: int,
     asked: AlterPartitionRequestPartitionData,
-    rules: Rules,
+    rules: ElectionRules,
     records: list[MetadataRecord],
 ) -> AlterPartitionResponsePartitionData:
     index = asked.partition_index
@@ -335,7 +335,7 @@ def _settled_replicas(partition: PartitionImage) -> list[int]:
 
 
 def _call_off(
-    image: Image, topic: TopicImage, index: int, rules: Rules
+    image: Image, topic: TopicImage, index: int, rules: ElectionRules
 ) -> tuple[PartitionChangeRecord | None, ApiError]:
     partition = topic.partitions[index]
     if not partition.is_reassigning:
@@ -391,11 +391,11 @@ def rules_of(image: Image, layers: BrokerLayers) -> RulesOf:
     has_eligible = image.features.get(ELIGIBLE_LEADER_REPLICAS_VERSION, 0) > 0
 
     @functools.cache
-    def find(topic: str) -> Rules:
+    def find(topic: str) -> ElectionRules:
         overrides = image.config(ResourceType.TOPIC, topic)
         min_isr = topic_value("min.insync.replicas", layers, overrides)
         assert isinstance(min_isr, int)
-        return Rules(
+        return ElectionRules(
             min_isr,
             has_eligible,
             is_unclean_allowed=topic_value("unclean.leader.election.enable", layers, overrides) is True,

@@ -33,7 +33,7 @@ class _Elected(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class ElectionRules:
     """What the cluster and a topic's configuration say about elections of one topic's partitions."""
 
     min_isr: int = 1
@@ -49,13 +49,13 @@ class Rules:
         return Election.UNCLEAN if self.is_unclean_allowed else Election.ONLINE
 
 
-RulesOf: TypeAlias = Callable[[str], Rules]
+RulesOf: TypeAlias = Callable[[str], ElectionRules]
 """The rules of a topic, by its name."""
 
 
-def plain_rules(topic: str) -> Rules:
+def plain_rules(topic: str) -> ElectionRules:
     """Of a cluster without a configuration."""
-    return Rules()
+    return ElectionRules()
 
 
 def clean(rules_of: RulesOf) -> RulesOf:
@@ -80,7 +80,7 @@ def change(
     index: int,
     partition: PartitionImage,
     can_lead: Callable[[int], bool],
-    rules: Rules,
+    rules: ElectionRules,
     *,
     election: Election = Election.ONLINE,
     isr: Sequence[int] | None = None,
@@ -157,7 +157,9 @@ def _find_eligible(partition: PartitionImage, target: _Target, lost_data: Collec
     target.last_known = tuple(sorted(n for n in known if n not in target.isr and n not in target.eligible))
 
 
-def _note_last_leader(partition: PartitionImage, target: _Target, rules: Rules, record: PartitionChangeRecord) -> None:
+def _note_last_leader(
+    partition: PartitionImage, target: _Target, rules: ElectionRules, record: PartitionChangeRecord
+) -> None:
     """Remember who led when nobody does any more, until somebody leads again."""
     if not rules.has_eligible or not rules.trusts_last_leader:
         if target.last_known != partition.last_known:
@@ -216,7 +218,7 @@ def _elect(
     partition: PartitionImage,
     target: _Target,
     can_lead: Callable[[int], bool],
-    rules: Rules,
+    rules: ElectionRules,
     election: Election,
 ) -> _Elected:
     # Only when nobody is in sync: whoever is has all that was committed, too, and is known to.

@@ -16,7 +16,7 @@ from headrace.log.config import LogConfig
 from headrace.log.ownership import by_writer
 from headrace.log.producer_loading import recall
 from headrace.log.producer_state import UNVERIFIED, Origin, Verification
-from headrace.log.runs import NO_ROOM, Run, Written
+from headrace.log.runs import NO_ROOM, AppendedBatch, BatchRun
 from headrace.log.scanning import check_whole
 from headrace.log.segment import indexed_timestamp
 from headrace.log.state import LogState
@@ -99,7 +99,9 @@ class AppendableLog(LogState):
             if not self._survives(error):
                 self._fail(error)
             raise
-        written: Written = _new_tuple(Written, (header, base_offset, size, max_timestamp_ms, leader_epoch, marker))
+        written: AppendedBatch = _new_tuple(
+            AppendedBatch, (header, base_offset, size, max_timestamp_ms, leader_epoch, marker)
+        )
         new_epoch = self._note((written,), config.index_interval_bytes)
         return _new_tuple(
             Appended,
@@ -171,7 +173,7 @@ class AppendableLog(LogState):
             run.places.append(len(outcomes))
             run.add(
                 data,
-                _new_tuple(Written, (header, base_offset, size, checked.max_timestamp_ms, leader_epoch, None)),
+                _new_tuple(AppendedBatch, (header, base_offset, size, checked.max_timestamp_ms, leader_epoch, None)),
             )
             new_epoch = len(run) == 1 and leader_epoch != known_epoch
             sync_due = last_offset + 1 - self.recovery_point >= config.flush_messages
@@ -184,15 +186,15 @@ class AppendableLog(LogState):
         self._write_run(run, outcomes)
         return outcomes
 
-    def _new_run(self, now_ms: int) -> Run:
-        return Run(self.view.end_offset, self.files.active.room(now_ms, self.config))
+    def _new_run(self, now_ms: int) -> BatchRun:
+        return BatchRun(self.view.end_offset, self.files.active.room(now_ms, self.config))
 
-    def _new_run_together(self, now_ms: int) -> Run:
+    def _new_run_together(self, now_ms: int) -> BatchRun:
         """Without room where the disk has to be asked for it, and fails: then each is told so for itself."""
         try:
             return self._new_run(now_ms)
         except DiskError:
-            return Run(self.view.end_offset, NO_ROOM)
+            return BatchRun(self.view.end_offset, NO_ROOM)
 
     def _append_alone(self, checked: Checked, leader_epoch: int, now_ms: int) -> Appended | KafkaError | DiskError:
         try:
@@ -200,7 +202,7 @@ class AppendableLog(LogState):
         except (KafkaError, DiskError) as error:
             return error
 
-    def _write_run(self, run: Run, outcomes: list[Appended | KafkaError | DiskError]) -> None:
+    def _write_run(self, run: BatchRun, outcomes: list[Appended | KafkaError | DiskError]) -> None:
         """Write what was planned, and where that fails say so in the places of all of it."""
         if not run.batches:
             return
@@ -210,7 +212,7 @@ class AppendableLog(LogState):
             for place in run.places:
                 outcomes[place] = error
 
-    def _append_run(self, run: Run) -> None:
+    def _append_run(self, run: BatchRun) -> None:
         if self.failure is not None:
             raise self._failed()
         try:
@@ -221,7 +223,7 @@ class AppendableLog(LogState):
             raise
         self._note(run.batches, self.config.index_interval_bytes)
 
-    def _note(self, batches: Sequence[Written], index_interval_bytes: int) -> bool:
+    def _note(self, batches: Sequence[AppendedBatch], index_interval_bytes: int) -> bool:
         """Take in batches whose bytes are at the end of the file, and let everyone see them; whether an epoch is new.
 
         The bytes are there now: whatever goes wrong from here on, no other batch may be given their offsets.
@@ -326,7 +328,7 @@ class AppendableLog(LogState):
                 run = self._new_run(now_ms)
             marker = read_marker(batch) if header.is_control and header.producer_id >= 0 else None
             timestamp_ms = indexed_timestamp(header)
-            run.add(data, Written(header, header.base_offset, size, timestamp_ms, header.leader_epoch, marker))
+            run.add(data, AppendedBatch(header, header.base_offset, size, timestamp_ms, header.leader_epoch, marker))
         self._append_run(run)
         return rolled
 

@@ -60,7 +60,7 @@ def never() -> bool:
     return False
 
 
-class Throttle:
+class CleanerThrottle:
     """Keeps reads and writes together below a rate, by pausing."""
 
     __slots__ = ("_bytes", "_clock", "_pause", "_rate", "_since", "_stopped")
@@ -103,7 +103,7 @@ def clean(
     Raises CleaningStoppedError, CleaningFailedError, or a DiskError; then some .cleaned files may be left.
     """
     started = clock.monotonic()
-    throttle = Throttle(job.limits.io_bytes_per_s, clock, pause, stopped)
+    throttle = CleanerThrottle(job.limits.io_bytes_per_s, clock, pause, stopped)
     statistics = CleanStatistics()
     try:
         offsets = build_map(disk, job, throttle, statistics)
@@ -128,7 +128,7 @@ def _source_path(job: CleanJob, source: SourceSegment) -> str:
 
 
 def _chunks(
-    disk: Disk, job: CleanJob, source: SourceSegment, throttle: Throttle
+    disk: Disk, job: CleanJob, source: SourceSegment, throttle: CleanerThrottle
 ) -> Iterator[list[tuple[Batch, BatchHeader]]]:
     """Every batch of a segment, checked, some at a time. All or CorruptBatchError: what is not read would be lost."""
     path = _source_path(job, source)
@@ -198,7 +198,7 @@ def _rows(columns: Columns | None) -> _Rows:
 # ---- the first pass: keys ----------------------------------------------------------------------------------------
 
 
-def build_map(disk: Disk, job: CleanJob, throttle: Throttle, statistics: CleanStatistics) -> OffsetMap:
+def build_map(disk: Disk, job: CleanJob, throttle: CleanerThrottle, statistics: CleanStatistics) -> OffsetMap:
     """The newest offset of each key from the first dirty offset on, as far as memory allows; whole batches only."""
     offsets = OffsetMap(job.limits.dedupe_bytes, job.limits.load_factor)
     offsets.latest = job.first_dirty_offset - 1
@@ -257,7 +257,7 @@ class _Rewriting:
     """Writes the new segments, one group after the other, in the order of the log."""
 
     def __init__(
-        self, disk: Disk, job: CleanJob, offsets: OffsetMap, throttle: Throttle, statistics: CleanStatistics
+        self, disk: Disk, job: CleanJob, offsets: OffsetMap, throttle: CleanerThrottle, statistics: CleanStatistics
     ) -> None:
         self._disk = disk
         self._job = job
@@ -435,7 +435,7 @@ class _Output:
     """One new segment, written in large pieces."""
 
     def __init__(
-        self, caches: Caches, job: CleanJob, base_offset: int, throttle: Throttle, statistics: CleanStatistics
+        self, caches: Caches, job: CleanJob, base_offset: int, throttle: CleanerThrottle, statistics: CleanStatistics
     ) -> None:
         self._disk = caches.disk
         self._interval_bytes = job.index_interval_bytes

@@ -9,7 +9,7 @@ from headrace.records import BatchHeader
 from headrace.runtime import Buffer
 
 
-class Written(NamedTuple):
+class AppendedBatch(NamedTuple):
     """One batch at the end of a segment's file. The header may still say that it begins at offset 0."""
 
     header: BatchHeader
@@ -20,7 +20,7 @@ class Written(NamedTuple):
     marker: EndMarker | None
 
 
-class Room(NamedTuple):
+class SegmentRoom(NamedTuple):
     """How much more a segment takes."""
 
     batches: int
@@ -29,17 +29,17 @@ class Room(NamedTuple):
     timestamp_ms: int
 
 
-NO_ROOM: Final = Room(0, 0, 0, 0)
+NO_ROOM: Final = SegmentRoom(0, 0, 0, 0)
 
 
-class Run:
+class BatchRun:
     """Batches that follow one another and fit the active segment, each from another producer if it has one."""
 
     __slots__ = ("_room", "batches", "end_offset", "nbytes", "parts", "places", "producers")
 
-    def __init__(self, end_offset: int, room: Room) -> None:
+    def __init__(self, end_offset: int, room: SegmentRoom) -> None:
         self._room = room
-        self.batches: list[Written] = []
+        self.batches: list[AppendedBatch] = []
         self.parts: list[Buffer] = []
         #: Where, among all that was asked for, each of them stands.
         self.places: list[int] = []
@@ -60,7 +60,7 @@ class Run:
             and max_timestamp_ms <= timestamp_max_ms
         )
 
-    def add(self, part: Buffer, written: Written) -> None:
+    def add(self, part: Buffer, written: AppendedBatch) -> None:
         self.parts.append(part)
         self.batches.append(written)
         self.nbytes += written.size

@@ -21,14 +21,14 @@ class WouldBlockError(HeadraceError):
     """The bytes are not in memory: do the same again where waiting for the disk is allowed."""
 
 
-class Readable(Protocol):
+class ReadableFile(Protocol):
     @property
     def path(self) -> str: ...
     def read(self, position: int, length: int) -> bytes: ...
     def read_nowait(self, position: int, length: int) -> bytearray | None: ...
 
 
-def read_some(file: Readable, position: int, length: int, nowait: bool) -> bytes | bytearray:
+def read_some(file: ReadableFile, position: int, length: int, nowait: bool) -> bytes | bytearray:
     """Up to `length` bytes; WouldBlockError when `nowait` and they are not in memory."""
     if not nowait:
         return file.read(position, length)
@@ -39,7 +39,7 @@ def read_some(file: Readable, position: int, length: int, nowait: bool) -> bytes
 
 
 def scan_headers(
-    file: Readable, position: int, end: int, *, chunk_bytes: int = _CHUNK_BYTES, nowait: bool = False
+    file: ReadableFile, position: int, end: int, *, chunk_bytes: int = _CHUNK_BYTES, nowait: bool = False
 ) -> Iterator[tuple[int, BatchHeader]]:
     """(position, header) of each whole batch from `position`, which has to be a batch's start, to `end`.
 
@@ -67,7 +67,7 @@ def scan_headers(
         position += size
 
 
-def scan_batches(file: Readable, position: int, end: int) -> Iterator[tuple[int, Batch]]:
+def scan_batches(file: ReadableFile, position: int, end: int) -> Iterator[tuple[int, Batch]]:
     """(position, batch) of each whole batch, read but not checked. What is cut at the end is not yielded."""
     chunk: bytes = b""
     chunk_at = position

@@ -15,7 +15,7 @@ from headrace.log.config import LogConfig
 from headrace.log.files import FileCache, LogFile
 from headrace.log.offset_index import ENTRY_BYTES as OFFSET_ENTRY_BYTES
 from headrace.log.offset_index import DamagedIndexError, OffsetIndex
-from headrace.log.runs import NO_ROOM, Room
+from headrace.log.runs import NO_ROOM, SegmentRoom
 from headrace.log.scanning import WouldBlockError, scan_headers
 from headrace.log.time_index import ENTRY_BYTES as TIME_ENTRY_BYTES
 from headrace.log.time_index import NO_TIMESTAMP, TimeIndex
@@ -237,7 +237,7 @@ class Segment:
             return self.size > 0
         return self.size > 0 and self.age_ms(now_ms, max_timestamp_ms) > config.segment_age_max_ms - self.jitter_ms
 
-    def room(self, now_ms: int, config: LogConfig) -> Room:
+    def room(self, now_ms: int, config: LogConfig) -> SegmentRoom:
         """What may be written together for sure before `full_for` would say that a new segment is due."""
         if not self.size:
             return NO_ROOM  # what comes first says how old the segment is
@@ -247,7 +247,9 @@ class Segment:
         if first < 0 and now_ms - self.created_ms > age_max_ms:
             return NO_ROOM
         newest_ms = first + age_max_ms if first >= 0 else INT64_MAX
-        return Room(entries, config.segment_bytes - self.size, self.base_offset + _RELATIVE_OFFSET_MAX, newest_ms)
+        return SegmentRoom(
+            entries, config.segment_bytes - self.size, self.base_offset + _RELATIVE_OFFSET_MAX, newest_ms
+        )
 
     def age_ms(self, now_ms: int, timestamp_ms: int) -> int:
         """The span from the first batch's timestamp to this one; by the clock where the first has none."""

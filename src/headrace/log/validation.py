@@ -55,7 +55,7 @@ from headrace.records.walk import (
     INT64_MAX,
     INT64_MIN,
     REFUSED_SHOWN_MAX,
-    Rules,
+    RecordRules,
     Walk,
     renumbered,
     walk_records,
@@ -324,7 +324,7 @@ def _check_records(
         low = max(INT64_MIN, now_ms - config.timestamp_before_max_ms)
         high = min(INT64_MAX, now_ms + config.timestamp_after_max_ms)
         if not stamped:
-            rules = Rules(low, high, config.compact)
+            rules = RecordRules(low, high, config.compact)
         elif not low <= header.max_timestamp <= high:
             # All its records have this timestamp, whatever they say themselves.
             message = f"timestamp {header.max_timestamp} is not between {low} and {high}"
@@ -346,7 +346,7 @@ def _check_records(
     return header.max_timestamp if stamped else walk.greatest, walk.is_misnumbered
 
 
-def _refusal(walk: Walk, header: BatchHeader, rules: Rules, partition: TopicPartition) -> RecordsRejectedError:
+def _refusal(walk: Walk, header: BatchHeader, rules: RecordRules, partition: TopicPartition) -> RecordsRejectedError:
     errors = [
         RecordError(
             refused.place,

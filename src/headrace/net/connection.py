@@ -144,8 +144,6 @@ class Connection:
         self.reader = FrameReader(up_to(RESPONSE_BYTES_MAX), chunk_bytes=RECEIVE_CHUNK_BYTES, pool=SHARED)
         self.versions: dict[int, tuple[int, int]] = {}
         self.features: dict[str, int] = {}
-        self.bytes_sent = 0
-        self.bytes_received = 0
         self.driver: Any = None
         """Whatever the driver keeps for this connection (its socket or transport)."""
         self._next_correlation_id = 0
@@ -217,7 +215,6 @@ class Connection:
 
     def sent(self, count: int) -> None:
         """The driver moved that many bytes of `outgoing` out."""
-        self.bytes_sent += count
         while count:
             part = self.outgoing[0]
             if count < len(part):
@@ -236,7 +233,6 @@ class Connection:
         Raises `MalformedMessageError` for what cannot be an answer to the oldest request: close the connection.
         """
         self.last_used = now
-        self.bytes_received += len(frame) + 4
         if not self.in_flight:
             raise MalformedMessageError(f"{self.node} sent {len(frame)} bytes that nobody asked for")
         call = self.in_flight[0]

@@ -25,7 +25,7 @@ SPARE_BUFFERS = 8
 _spare: list[bytearray] = []
 
 
-class Readable(Protocol):
+class SendableFile(Protocol):
     """A file that can be read with and without waiting for the disk."""
 
     def read(self, position: int, length: int) -> Buffer: ...
@@ -38,7 +38,7 @@ class FilePart:
 
     __slots__ = ("file", "length", "position")
 
-    def __init__(self, file: Readable, position: int, length: int) -> None:
+    def __init__(self, file: SendableFile, position: int, length: int) -> None:
         self.file = file
         self.position = position
         self.length = length

@@ -52,7 +52,7 @@ _TRANSACTION_TIMEOUT = {"transaction.timeout.ms": 10_000}
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ParallelPlan:
     """All that was chosen, checked. Can be sent to another process if the handler can."""
 
     handler: Callable[..., Any]
@@ -162,7 +162,7 @@ class ParallelConsumer:
         _check_keywords(keywords)
         given = merge(config, keywords)
         retry = retry or Retry()
-        self.plan = Plan(
+        self.plan = ParallelPlan(
             handler=handler,
             topics=(topics,) if isinstance(topics, str) else tuple(topics),
             group=group,
@@ -189,7 +189,7 @@ class ParallelConsumer:
         self._set_up(clock or RealClock())
 
     @classmethod
-    def of(cls, plan: Plan) -> ParallelConsumer:
+    def of(cls, plan: ParallelPlan) -> ParallelConsumer:
         """From a plan that was checked before."""
         made = cls.__new__(cls)
         made.plan = plan
@@ -436,7 +436,7 @@ def _order(order: Order | str, model: Model | None) -> Order:
         raise ConfigError({"order": f"order is partition, key or none, not {order!r}"}) from None
 
 
-def _kinds_of_values(plan: Plan) -> dict[str, str]:
+def _kinds_of_values(plan: ParallelPlan) -> dict[str, str]:
     """What is none of the things that an option takes: Python would find out with the first record, if at all."""
     problems: dict[str, str] = {}
     handler: Any = plan.handler
@@ -463,7 +463,7 @@ def _kinds_of_values(plan: Plan) -> dict[str, str]:
     return problems
 
 
-def _check(plan: Plan, given: Mapping[str, Any]) -> None:
+def _check(plan: ParallelPlan, given: Mapping[str, Any]) -> None:
     problems = _kinds_of_values(plan)
     if problems:
         raise ConfigError(problems)
@@ -516,7 +516,7 @@ def _producer_config(given: Mapping[str, Any], extra: Mapping[str, Any] | None) 
     return {**shared, "linger.ms": 0, **(extra or {})}
 
 
-def _make_producer(plan: Plan) -> Producer | None:
+def _make_producer(plan: ParallelPlan) -> Producer | None:
     """A producer, if records can go anywhere; makes sure at once that the topics are there."""
     topics = [topic for topic in (plan.retry.topic, plan.retry.dead_letters) if topic is not None]
     if not topics:

@@ -78,10 +78,6 @@ class Transactions:
             self._steps.append(lambda timeout: self._open().send_offsets_to_transaction(offsets, group, timeout))
         self._steps.append(self._commit)
 
-    @property
-    def is_under_way(self) -> bool:
-        return bool(self._steps)
-
     def settle(self, seconds: float) -> TransactionOutcome:
         """Go on with the transaction for so long."""
         deadline = self._clock.monotonic() + seconds

@@ -116,7 +116,7 @@ class MetricsPage:
     """`http://…:port/metrics`, for Prometheus. Port 0 takes a free one (see `port`)."""
 
     def __init__(self, text: Callable[[], str], port: int, host: str = "127.0.0.1") -> None:
-        class Handler(http.server.BaseHTTPRequestHandler):
+        class PageHandler(http.server.BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 if self.path.split("?")[0] != "/metrics":
                     self.send_error(404, "only /metrics is here")
@@ -131,7 +131,7 @@ class MetricsPage:
             def log_message(self, format: str, *args: object) -> None:
                 """A scrape every few seconds is nothing to write down."""
 
-        self._server = http.server.ThreadingHTTPServer((host, port), Handler)
+        self._server = http.server.ThreadingHTTPServer((host, port), PageHandler)
         self._server.daemon_threads = True
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(target=self._server.serve_forever, name="headrace-metrics", daemon=True)

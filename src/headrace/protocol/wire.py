@@ -12,7 +12,6 @@ from headrace.errors import HeadraceError
 pack_int16 = struct.Struct(">h").pack
 pack_int32 = struct.Struct(">i").pack
 read_int16 = struct.Struct(">h").unpack_from
-read_int32 = struct.Struct(">i").unpack_from
 
 SMALL_ARRAY = 64
 REQUEST_ELEMENTS_MAX = 100_000

@@ -29,7 +29,6 @@ longs_out = types.Array(types.int64, 1, "C")
 ints_in = types.Array(types.int32, 1, "C", readonly=True)
 ints_out = types.Array(types.int32, 1, "C")
 i64 = types.int64
-i32 = types.int32
 triple = types.Tuple((i64, i64, i64))
 quad = types.Tuple((i64, i64, i64, i64))
 no_bytes, no_ints, no_longs = (np.empty(0, dtype) for dtype in (np.uint8, np.int32, np.int64))

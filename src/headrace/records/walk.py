@@ -57,7 +57,7 @@ _WIDER_AT = (1 << 6, 1 << 13, 1 << 20)
 _UINT64_MAX = (1 << 64) - 1
 
 
-class Rules(NamedTuple):
+class RecordRules(NamedTuple):
     """What a topic asks of each record."""
 
     timestamp_min: int = INT64_MIN
@@ -65,7 +65,7 @@ class Rules(NamedTuple):
     needs_key: bool = False
 
 
-ANYTHING = Rules()
+ANYTHING = RecordRules()
 
 
 class Refused(NamedTuple):
@@ -95,7 +95,7 @@ class Walk:
         "refused_count",
     )
 
-    def __init__(self, header: BatchHeader, rules: Rules = ANYTHING) -> None:
+    def __init__(self, header: BatchHeader, rules: RecordRules = ANYTHING) -> None:
         self._base = header.base_timestamp
         self._count = self.left = max(header.count, 0)
         self._low, self._high, self._needs_key = rules
@@ -479,7 +479,7 @@ def _pass_long(walk: Walk, pieces: _Pieces) -> None:
     walk.passed(delta, offset_delta, has_key=key_length >= 0)
 
 
-def walk_records(batch: Batch, rules: Rules = ANYTHING, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> Walk:
+def walk_records(batch: Batch, rules: RecordRules = ANYTHING, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> Walk:
     """Pass all records of a batch; what the rules refuse is in the result.
 
     MalformedRecordError if a record is wrong or their number is, DecompressedTooLargeError past the limit.

@@ -59,7 +59,7 @@ def _open_count() -> int:
     return 3
 
 
-class Room:
+class DescriptorRoom:
     """Who can close something when there is no descriptor left. Safe from any thread."""
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from headrace.runtime.descriptors import NONE_LEFT, Room
+from headrace.runtime.descriptors import NONE_LEFT, DescriptorRoom
 from headrace.runtime.errors import DirectoryLockedError, DiskError
 from headrace.runtime.interface import Buffer
 
@@ -272,7 +272,7 @@ class RealDisk:
     """`syncs`: false for data that is thrown away at the end, as a test's."""
 
     def __init__(self, *, syncs: bool = True) -> None:
-        self._room = Room()
+        self._room = DescriptorRoom()
         self._syncs = syncs
         self._file = RealFile if syncs else UnsyncedFile
 

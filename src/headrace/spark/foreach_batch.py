@@ -39,8 +39,6 @@ TRANSACTION_TIMEOUT_S = 900.0
 ATTEMPTS = 4
 _SETTLED_MAX = 10_000
 _ONE = ("spark.stage.maxConsecutiveAttempts", "spark.stage.maxAttempts")
-REQUIRED_CONFIG = dict.fromkeys(_ONE, "1")
-"""What Spark has to be started with: see `check_spark`."""
 
 
 class SameSinkTwiceError(ExactlyOnceError):
@@ -80,7 +78,7 @@ def exactly_once(
     include_timestamp: bool = False,
     query_id: str | None = None,
     sink: str = DEFAULT_SINK,
-) -> ExactlyOnce:
+) -> ExactlyOnceSink:
     """For `writeStream.foreachBatch`: every micro-batch is written in one transaction, once.
 
     `topic`: where rows go; several, and each row's column `topic` says which. `config`: the producer's, by Kafka's
@@ -91,7 +89,7 @@ def exactly_once(
 
     The topics have to be there: that is asked now, and not found out by a query that fails.
     """
-    made = ExactlyOnce(
+    made = ExactlyOnceSink(
         topic,
         {**({"bootstrap.servers": servers} if servers else {}), **(config or {})},
         group_id=group_id,
@@ -106,7 +104,7 @@ def exactly_once(
     return made
 
 
-class ExactlyOnce:
+class ExactlyOnceSink:
     """The function that `foreachBatch` calls. One query each: it remembers its connection and its last marker."""
 
     def __init__(
@@ -300,7 +298,7 @@ def write_once(
     can be started again without a thought. Without one, every call writes. A name stands for one job: with other topics
     it is refused (`WrongHistoryError`).
     """
-    writer = ExactlyOnce(
+    writer = ExactlyOnceSink(
         topic,
         {**({"bootstrap.servers": servers} if servers else {}), **(config or {})},
         group_id=None,

@@ -143,7 +143,7 @@ def waiting(start: Offsets, latest: Offsets, earliest: Offsets) -> int:
 
 
 @dataclass(slots=True)
-class Patience:
+class TriggerDelay:
     """`minOffsetsPerTrigger`: hold a batch back until enough is there, or until the last one was long enough ago."""
 
     min_offsets: int

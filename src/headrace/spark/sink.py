@@ -32,7 +32,7 @@ _PRODUCER_DEFAULTS = {
 
 
 @dataclass
-class Written(WriterCommitMessage):
+class WrittenRows(WriterCommitMessage):
     """How many rows a task wrote."""
 
     rows: int
@@ -44,7 +44,7 @@ class _Writing:
         self.shape: Shape = shape_of(schema, options.topic, include_timestamp=options.include_timestamp)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return Written(produce(iterator, self.shape, self.options.kafka))
+        return WrittenRows(produce(iterator, self.shape, self.options.kafka))
 
 
 class BatchWriter(_Writing, DataSourceArrowWriter):

@@ -40,8 +40,8 @@ from headrace.spark.options import (
 from headrace.spark.planning import (
     OffsetRange,
     Offsets,
-    Patience,
     SourceOffsets,
+    TriggerDelay,
     batch_ranges,
     capped,
     check_losses,
@@ -181,7 +181,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         super().__init__(options, schema)
         self._clock = RealClock()
         self._target: Offsets | None = None
-        self._patience = Patience(options.min_offsets or 0, options.max_delay_ms)
+        self._patience = TriggerDelay(options.min_offsets or 0, options.max_delay_ms)
         self._committed: Offsets | None = None
         self._newest: Offsets | None = None
         self._is_planned = False

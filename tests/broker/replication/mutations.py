@@ -21,7 +21,7 @@ from headrace.broker.replication import follower
 from headrace.broker.replication.leader import LeaderState, Proposal, Sent
 from headrace.cluster import brokers, leadership, partitions
 from headrace.cluster.image import Image, PartitionImage, TopicImage
-from headrace.cluster.partitions import Election, Rules, RulesOf
+from headrace.cluster.partitions import Election, ElectionRules, RulesOf
 from headrace.cluster.records import MetadataRecord, PartitionChangeRecord
 
 
@@ -83,7 +83,7 @@ def _eligible_whatever_was_lost(partition: PartitionImage, target: Any, lost_dat
 
 
 def _elect_anyone_trusted(
-    partition: PartitionImage, target: Any, can_lead: Any, rules: Rules, election: Election
+    partition: PartitionImage, target: Any, can_lead: Any, rules: ElectionRules, election: Election
 ) -> Any:
     trusted = dataclasses.replace(target, isr=(*target.isr, *target.eligible))
     return _elect(partition, trusted, can_lead, rules, election)
@@ -113,13 +113,25 @@ def _nothing_follows(image: Image, before: RulesOf, after: RulesOf) -> list[Meta
 
 
 def _stays_in_sync(
-    topic: TopicImage, index: int, partition: PartitionImage, node_id: int, can_lead: Any, rules: Rules, **named: Any
+    topic: TopicImage,
+    index: int,
+    partition: PartitionImage,
+    node_id: int,
+    can_lead: Any,
+    rules: ElectionRules,
+    **named: Any,
 ) -> PartitionChangeRecord | None:
     return _change(topic.topic_id, index, partition, can_lead, rules)
 
 
 def _last_stays_in_sync(
-    topic: TopicImage, index: int, partition: PartitionImage, node_id: int, can_lead: Any, rules: Rules, **named: Any
+    topic: TopicImage,
+    index: int,
+    partition: PartitionImage,
+    node_id: int,
+    can_lead: Any,
+    rules: ElectionRules,
+    **named: Any,
 ) -> PartitionChangeRecord | None:
     if partition.isr == (node_id,):
         return _change(topic.topic_id, index, partition, can_lead, rules, lost_data=(node_id,))

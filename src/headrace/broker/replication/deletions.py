@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from headrace.broker.replication.acks import AckWaiters
+from headrace.broker.replication.leader import UNKNOWN, LeaderState
 from headrace.errors import NotLeaderOrFollowerError, RequestTimedOutError
-
-if TYPE_CHECKING:
-    from headrace.broker.replication.leader import LeaderState
 
 
 class Deletions:
@@ -51,9 +48,9 @@ class Deletions:
             waiting.set_exception(NotLeaderOrFollowerError(reason))
 
 
-def low_watermark(state: LeaderState | None, start_offset: int, is_alive: Callable[[int], bool]) -> int:
-    """Where the log begins at the live replica that has the oldest records."""
+def low_watermark(state: LeaderState | None, start_offset: int, is_alone: bool, is_alive: Callable[[int], bool]) -> int:
+    """Where the log begins at the live replica that has the oldest records; -1 while that is not known of others."""
     if state is None:
-        return start_offset
+        return start_offset if is_alone else UNKNOWN
     others = (one.start_offset for one in state.progress.values() if is_alive(one.broker_id))
     return min([start_offset, *others])

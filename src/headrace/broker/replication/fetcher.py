@@ -27,7 +27,7 @@ from headrace.records.batch import PREFIX_BYTES
 
 if TYPE_CHECKING:
     from headrace.broker.partition import Partition
-    from headrace.broker.replication.throttles import Throttle
+    from headrace.broker.replication.throttles import ReplicationThrottle
     from headrace.runtime import Buffer, Clock
 
 logger = logging.getLogger("headrace.broker.replication")
@@ -55,7 +55,7 @@ class FetcherSettings(Protocol):
     def broker_epoch(self) -> int: ...
 
     @property
-    def throttle(self) -> Throttle | None:
+    def throttle(self) -> ReplicationThrottle | None:
         """How much may be fetched of what is not in sync yet; None: as much as there is."""
         ...
 

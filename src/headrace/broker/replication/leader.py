@@ -12,9 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from headrace.error_codes import ErrorCode
+
+if TYPE_CHECKING:
+    from headrace.broker.replication.surroundings import Surroundings
+    from headrace.log import Log
 
 UNKNOWN: Final = -1
 
@@ -105,6 +109,23 @@ class LeaderState:
         "term",
         "was_refused",
     )
+
+    @classmethod
+    def begin(cls, own_id: int, term: Term, log: Log, surroundings: Surroundings) -> LeaderState:
+        """Of an epoch that is in effect: the log is as the former ones left it."""
+        epochs = log.epochs
+        began = epochs.entries[-1].start_offset if epochs.latest == term.leader_epoch else log.end_offset
+        return cls(
+            own_id,
+            term,
+            surroundings.broker_epoch,
+            end_offset=log.durable_end,
+            high_watermark=log.high_watermark,
+            now_ms=surroundings.now_ms(),
+            lag_time_max_ms=surroundings.lag_time_max_ms,
+            min_isr=log.config.min_insync_replicas,
+            epoch_start_offset=began,
+        )
 
     def __init__(
         self,

@@ -15,7 +15,7 @@ from headrace.broker.peers import PeerConnection, Peers
 from headrace.broker.replication.fetcher import ReplicaFetcher
 from headrace.broker.replication.isr_changes import IsrChanges
 from headrace.broker.replication.leader import LeaderState, Proposal
-from headrace.broker.replication.throttles import Throttle, Throttles
+from headrace.broker.replication.throttles import ReplicationThrottle, Throttles
 from headrace.cluster.changes import Changes
 from headrace.errors import HeadraceError
 from headrace.net.node import Node
@@ -236,7 +236,7 @@ class _Settings:
         return self._manager.broker_epoch_here
 
     @property
-    def throttle(self) -> Throttle | None:
+    def throttle(self) -> ReplicationThrottle | None:
         return self._manager.throttles.follower
 
     def setting(self, key: str) -> int:

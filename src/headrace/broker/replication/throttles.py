@@ -58,7 +58,7 @@ class Rate:
         return self._total / max(now - samples[0][0], max(1, self._count - 1) * self._window_s)
 
 
-class Throttle:
+class ReplicationThrottle:
     """One of a broker's two: its rate, and whose copies it counts for."""
 
     def __init__(self, broker: Broker, keys: tuple[str, str]) -> None:
@@ -120,10 +120,10 @@ class Throttles:
     """Both of a broker's. Each is None as long as there is no rate to keep, which is nearly always."""
 
     def __init__(self, broker: Broker) -> None:
-        self._leader = Throttle(broker, LEADER)
-        self._follower = Throttle(broker, FOLLOWER)
-        self.leader: Throttle | None = None
-        self.follower: Throttle | None = None
+        self._leader = ReplicationThrottle(broker, LEADER)
+        self._follower = ReplicationThrottle(broker, FOLLOWER)
+        self.leader: ReplicationThrottle | None = None
+        self.follower: ReplicationThrottle | None = None
 
     def follow(self, changes: Changes) -> None:
         changed = {*changes.configured, *(topic.name for topic in changes.deleted)}

@@ -18,8 +18,10 @@ from typing import Any, TypeVar
 
 from headrace.client.admin import cluster, configs, groups, reset, security, topics, transactions
 from headrace.client.admin.cluster import TopicPartitionReplica
+from headrace.client.admin.configs import Config
 from headrace.client.admin.core import Context, Results
 from headrace.client.admin.drivers import AsyncRunner, BlockingRunner, admin_config
+from headrace.client.admin.groups import GroupOffsets
 from headrace.client.admin.reset import ResetError, ResetTo
 from headrace.client.admin.types import (
     AclBinding,
@@ -67,6 +69,8 @@ from headrace.client.admin.types import (
 )
 from headrace.client.flows import Flow, async_method, method
 from headrace.client.offsets import OffsetAndMetadata, OffsetSpec
+from headrace.config import ConfigType
+from headrace.net.node import Node
 from headrace.runtime import Runtime
 
 __all__ = [
@@ -80,10 +84,12 @@ __all__ = [
     "AsyncAdmin",
     "ClientQuotaEntity",
     "ClusterDescription",
+    "Config",
     "ConfigEntry",
     "ConfigResource",
     "ConfigSource",
     "ConfigSynonym",
+    "ConfigType",
     "CreatedTopic",
     "ElectionType",
     "FeatureMetadata",
@@ -91,11 +97,13 @@ __all__ = [
     "FinalizedVersionRange",
     "GroupDescription",
     "GroupListing",
+    "GroupOffsets",
     "ListOffsetsResultInfo",
     "LogDirDescription",
     "MemberDescription",
     "NewPartitions",
     "NewTopic",
+    "Node",
     "OffsetAndMetadata",
     "OffsetSpec",
     "OpType",

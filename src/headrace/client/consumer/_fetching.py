@@ -431,9 +431,6 @@ class Fetcher:
             if self._subscriptions.get(state.partition) is state and state.has_position and state.position == offset:
                 raise error
 
-    def has_data(self) -> bool:
-        return bool(self._errors) or any(state.chunks and state.is_fetchable for state in self._subscriptions.states())
-
     def next_piece(self, rows_max: int) -> tuple[TopicPartitionState, FetchedChunk, PartitionColumns] | None:
         """The next records of some partition, not yet handed out (see `take`): one chunk after the other, in turn."""
         while True:

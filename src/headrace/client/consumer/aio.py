@@ -65,7 +65,6 @@ class Consumer(ConsumerBase):
         self._client: AsyncClient | None = None
         self._core: ConsumerCore | None = None
         self._changed: asyncio.Event | None = None
-        self._heartbeats_changed: asyncio.Event | None = None
         self._heartbeat_task: asyncio.Task[None] | None = None
         self._wakeup_asked = False
         self._closed = False
@@ -299,7 +298,7 @@ class Consumer(ConsumerBase):
     def _begin_heartbeats(self) -> None:
         if self._heartbeat_task is not None or self._core is None or self._core.heartbeats is None:
             return
-        changed = self._heartbeats_changed = asyncio.Event()
+        changed = asyncio.Event()
         self._core.heartbeats.on_change = changed.set
         self._heartbeat_task = asyncio.get_running_loop().create_task(
             self._beat(self._core.heartbeats, changed), name=f"headrace-heartbeat-{self._setup.values['client.id']}"

@@ -437,34 +437,16 @@ class ProducerCore:
     def _is_worth_retrying(
         self, batch: ProducerBatch, error: HeadraceError, answer: PartitionProduceResponse | None, now: float
     ) -> bool:
-        code = getattr(error, "code", None)
         transaction = self.transaction
         if transaction is not None and not transaction.takes_records:
             return False
         if not self.settings.idempotent:
             return isinstance(error, RetriableError)
         queue = self.accumulator.queue(batch.topic, batch.partition)
-        is_first = queue.sequences.is_first(batch)
-        # Had an earlier attempt been written, this one would have been called a duplicate; unless that is still to be
-        # read by the broker, and then this one is sent under the same number until it cannot be any more.
-        is_certain = is_first and batch.doubt_until <= now
-        if code == ErrorCode.UNKNOWN_PRODUCER_ID and transaction is None:
-            # The broker has forgotten us (its records of us were deleted): start anew, unless it is a stale answer.
-            if is_certain and answer is not None and answer.log_start_offset >= 0:
-                self.numbers.was_refused(queue)
-            return True
-        if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
-            # Expected behind a batch that is being sent again; otherwise numbers are missing for good.
-            if is_first and transaction is not None:
-                return False
-            if is_certain and batch.doubt_until and queue.sequences.was_followed(batch):
-                # A broker that was restarted knows the last batch of a producer alone: this one may be there, before
-                # it. What was sent behind it is settled under its numbers, and tells whether the broker has this one's.
-                return False
-            if is_certain:
-                self.numbers.was_refused(queue)
-            return True
-        return isinstance(error, RetriableError)
+        log_start = -1 if answer is None else answer.log_start_offset
+        return self.numbers.is_worth_retrying(
+            queue, batch, error, log_start, now, in_transaction=transaction is not None
+        )
 
     def _give_up(self, batch: ProducerBatch, error: HeadraceError) -> None:
         """A batch has failed for its user. If it was sent, it may have been written all the same."""

@@ -1,6 +1,6 @@
 """Who an idempotent producer is: it asks for a producer id once, and bumps the epoch where numbers are missing.
 
-With a transactional id the coordinator does both (`transaction_core`).
+With a transactional id the coordinator does both (`transactions/_core.py`).
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ import logging
 
 from headrace.client.cluster.core import ANY_NODE, ClientCore
 from headrace.client.producer._accumulator import Accumulator
+from headrace.client.producer._batch import ProducerBatch
 from headrace.client.producer._queues import PartitionQueue
 from headrace.client.producer._sequences import CurrentIdentity
 from headrace.client.producer.config import ProducerSettings
-from headrace.errors import HeadraceError, RetriableError, error_for
+from headrace.errors import ErrorCode, HeadraceError, RetriableError, error_for
 from headrace.net.connection import Call
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
 
@@ -47,10 +48,47 @@ class IdentityKeeper:
         queue.sequences.has_gap = True
         self._unsettled[queue.topic, queue.partition] = None
 
-    def was_refused(self, queue: PartitionQueue) -> None:
+    def _was_refused(self, queue: PartitionQueue) -> None:
         """The broker waits for another number than that of the partition's first batch, and has not written that."""
         queue.sequences.is_refused = True
         self._unsettled[queue.topic, queue.partition] = None
+
+    def is_worth_retrying(
+        self,
+        queue: PartitionQueue,
+        batch: ProducerBatch,
+        error: HeadraceError,
+        log_start: int,
+        now: float,
+        *,
+        in_transaction: bool,
+    ) -> bool:
+        """Whether a batch that was refused so may be taken under its number, or under another that it is given now.
+
+        `log_start`: where the partition's log begins, as the broker has said with the error; -1 when it has not.
+        """
+        code = getattr(error, "code", None)
+        is_first = queue.sequences.is_first(batch)
+        # Had an earlier attempt been written, this one would have been called a duplicate; unless that is still to be
+        # read by the broker, and then this one is sent under the same number until it cannot be any more.
+        is_certain = is_first and batch.doubt_until <= now
+        if code == ErrorCode.UNKNOWN_PRODUCER_ID and not in_transaction:
+            # The broker has forgotten us (its records of us were deleted): start anew, unless it is a stale answer.
+            if is_certain and log_start >= 0:
+                self._was_refused(queue)
+            return True
+        if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            # Expected behind a batch that is being sent again; otherwise numbers are missing for good.
+            if is_first and in_transaction:
+                return False
+            if is_certain and batch.doubt_until and queue.sequences.was_followed(batch):
+                # A broker that was restarted knows the last batch of a producer alone: this one may be there, before
+                # it. What was sent behind it is settled under its numbers, and tells whether the broker has this one's.
+                return False
+            if is_certain:
+                self._was_refused(queue)
+            return True
+        return isinstance(error, RetriableError)
 
     def keep(self, now: float) -> float:
         """Bump the epoch where numbers are missing; get a producer id when there is none and something is to be sent.

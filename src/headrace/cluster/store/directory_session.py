@@ -22,7 +22,7 @@ from headrace.cluster.image import InconsistentMetadataError
 from headrace.cluster.store.node_formats import reading
 from headrace.cluster.store.node_tree import NodeTree, Touched, TreeNode, Watches
 from headrace.cluster.store.session import (
-    Check,
+    CheckVersion,
     ConnectionBrokenError,
     Create,
     Delete,
@@ -256,7 +256,7 @@ def _row(operation: Operation) -> tuple[list[Any], bytes]:
             return ["write", path, len(data), version, None], data
         case Delete(path, version):
             return ["delete", path, 0, version, None], b""
-        case Check(path, version):
+        case CheckVersion(path, version):
             return ["check", path, 0, version, None], b""
 
 
@@ -268,7 +268,7 @@ def _operation(row: list[Any], blobs: Iterator[bytes]) -> Operation:
         return Create(path, data, extra)
     if kind == "write":
         return Write(path, data, extra)
-    return Delete(path, extra) if kind == "delete" else Check(path, extra)
+    return Delete(path, extra) if kind == "delete" else CheckVersion(path, extra)
 
 
 class _BusyError(Exception):

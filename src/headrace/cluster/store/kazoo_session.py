@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from headrace.cluster.store import StoreError
 from headrace.cluster.store.session import (
-    Check,
+    CheckVersion,
     ConnectionBrokenError,
     Create,
     Delete,
@@ -356,7 +356,7 @@ class KazooSession(SessionBase):
                     transaction.set_data(root + path, data, version)
                 case Delete(path, version):
                     transaction.delete(root + path, version)
-                case Check(path, version):
+                case CheckVersion(path, version):
                     transaction.check(root + path, version)
         errors = _kazoo_errors()
         try:

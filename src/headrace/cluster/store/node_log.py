@@ -36,7 +36,7 @@ from headrace.cluster.store.node_formats import (
 from headrace.cluster.store.node_link import NodeLink
 from headrace.cluster.store.session import (
     NODE_BYTES_MAX,
-    Check,
+    CheckVersion,
     ConnectionBrokenError,
     Create,
     Delete,
@@ -271,9 +271,9 @@ class NodeLog:
 
     async def _append_node(self, won: Won, number: int, data: bytes, nonce: bytes) -> None:
         path = log_path(number)
-        operations: list[Operation] = [Check(EPOCH, won.version)]
+        operations: list[Operation] = [CheckVersion(EPOCH, won.version)]
         if number > 0:
-            operations.append(Check(log_path(number - 1)))
+            operations.append(CheckVersion(log_path(number - 1)))
         operations.append(Create(path, data))
         while True:
             try:
@@ -302,7 +302,7 @@ class NodeLog:
         """Make a change as the controller, until it is made. `done` says that it had been made already."""
         while True:
             try:
-                await self._link.change([Check(EPOCH, won.version), *operations])
+                await self._link.change([CheckVersion(EPOCH, won.version), *operations])
                 return
             except ConnectionBrokenError:
                 await self._pause(won)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from headrace.cluster.store.session import (
     ANY_VERSION,
-    Check,
+    CheckVersion,
     Create,
     Delete,
     NodeChangedError,
@@ -86,7 +86,7 @@ class NodeTree:
             raise NodeMissingError(path)
         if operation.version not in (ANY_VERSION, found.version):
             raise NodeChangedError(path)
-        if isinstance(operation, Check):
+        if isinstance(operation, CheckVersion):
             return
         if isinstance(operation, Delete):
             if any(True for _ in self._below(path, changes)):

@@ -82,7 +82,7 @@ class StoreNode(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class CheckVersion:
     """The node is there in this version."""
 
     path: str
@@ -113,7 +113,7 @@ class Delete:
     version: int = ANY_VERSION
 
 
-Operation: TypeAlias = Check | Create | Write | Delete
+Operation: TypeAlias = CheckVersion | Create | Write | Delete
 
 
 class StoreSession(Protocol):

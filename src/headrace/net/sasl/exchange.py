@@ -13,9 +13,6 @@ from headrace.protocol.messages.sasl_handshake import SaslHandshakeRequest
 Exchange = Generator[bytes, bytes, None]
 """A mechanism: yields what the client says, is sent what the server says, ends when both are content."""
 
-HANDSHAKE_VERSION = 1
-"""The first after which tokens travel in messages of their own; brokers older than 1.0 have none."""
-
 
 def authenticate_by(mechanism: str, exchange: Callable[[], Exchange]) -> Authenticate:
     """A flow for connections: `exchange` makes a new conversation for each."""

@@ -8,7 +8,7 @@ import posixpath
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from headrace.runtime.descriptors import Room
+from headrace.runtime.descriptors import DescriptorRoom
 from headrace.runtime.errors import DirectoryLockedError, DiskError, FileMissingError
 from headrace.runtime.interface import Buffer
 from headrace.runtime.simulated.errors import SimulatedCrash
@@ -202,7 +202,7 @@ class SimulatedDisk:
         #: How many files are open, and how many may be.
         self.open_count = 0
         self.descriptors_max: int | None = None
-        self._room = Room()
+        self._room = DescriptorRoom()
         #: Called when `crash_after` strikes, before SimulatedCrash is raised.
         self.on_crash: Callable[[], None] | None = None
         #: Called at every operation, and while the device is at work on a sync: others may go on there.

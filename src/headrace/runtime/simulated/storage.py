@@ -26,7 +26,7 @@ class CrashModel(Enum):
 
 
 @dataclass(slots=True, frozen=True)
-class Write:
+class FileWrite:
     position: int
     data: bytes
 
@@ -36,7 +36,7 @@ class Truncate:
     size: int
 
 
-Change = Write | Truncate
+Change = FileWrite | Truncate
 
 
 @dataclass(slots=True, eq=False)
@@ -52,7 +52,7 @@ class FileNode:
 
     def write(self, position: int, data: bytes) -> None:
         if data:
-            change = Write(position, data)
+            change = FileWrite(position, data)
             _apply(self.data, change)
             self.pending.append(change)
             self.changed += 1
@@ -210,11 +210,11 @@ def _ordered(durable: bytes, pending: list[Change], rng: random.Random) -> bytes
     for change in pending[:kept]:
         _apply(content, change)
     torn = pending[kept] if kept < len(pending) else None
-    if isinstance(torn, Write):
+    if isinstance(torn, FileWrite):
         first_cut = PAGE - torn.position % PAGE
         cuts = range(first_cut, len(torn.data), PAGE)
         length = rng.choice([0, *cuts])
-        _apply(content, Write(torn.position, torn.data[:length]))
+        _apply(content, FileWrite(torn.position, torn.data[:length]))
     return bytes(content)
 
 
@@ -240,7 +240,7 @@ def _harsh(durable: bytes, pending: list[Change], rng: random.Random) -> bytes:
                 continue
             start = max(change.position, number * unit)
             end = min(change.position + len(change.data), (number + 1) * unit)
-            _apply(content, Write(start, change.data[start - change.position : end - change.position]))
+            _apply(content, FileWrite(start, change.data[start - change.position : end - change.position]))
     sizes = _sizes(durable, known)[base:]
     size = rng.choice((sizes[0], sizes[-1], rng.choice(sizes)))
     _apply(content, Truncate(size))

@@ -114,7 +114,6 @@ class SimulatedTransport(asyncio.Transport):
         self._closing = False
         self._lost = False  # connection_lost was called or is about to be
         self._end_sent = False
-        self._end_received = False
         self.presence = Presence.HERE
         self._high, self._low = _HIGH_WATER_BYTES, _HIGH_WATER_BYTES // 4
         self._writing_paused = False
@@ -297,7 +296,6 @@ class SimulatedTransport(asyncio.Transport):
         self._feed_soon()
 
     def _feed_end(self) -> None:
-        self._end_received = True
         protocol = self._protocol
         assert isinstance(protocol, asyncio.Protocol | asyncio.BufferedProtocol)
         if not protocol.eof_received():

@@ -130,7 +130,6 @@ class PipelineRun:
         """Whether every row that comes in goes out: then nobody has to count them again."""
         self.observed: dict[str, int] = {}
         """The queries' metrics (`DataFrame.observe`), summed over the micro-batches of this run."""
-        self._given_session = session
         self._session: SparkSession | None = session
         self._watch = watch
         self._clock = RealClock()

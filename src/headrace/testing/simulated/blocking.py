@@ -137,7 +137,7 @@ class BlockingDelivery:
         return self._delivery.done()
 
 
-class BlockingClient:
+class ThreadedClient:
     """A client of asyncio, called from a thread: each of its coroutines is a call that returns its result."""
 
     def __init__(self, turns: Turns, client: Any) -> None:
@@ -163,7 +163,7 @@ class BlockingClient:
         if isinstance(found, Delivery):
             return BlockingDelivery(self._turns, found)
         if type(found) is type(self._client):
-            return BlockingClient(self._turns, found)
+            return ThreadedClient(self._turns, found)
         return found
 
     def __iter__(self) -> Iterator[Any]:
@@ -171,7 +171,7 @@ class BlockingClient:
         while True:
             yield from self.poll(1.0)
 
-    def __enter__(self) -> BlockingClient:
+    def __enter__(self) -> ThreadedClient:
         self._turns.call(self._client.__aenter__)
         return self
 
@@ -192,17 +192,17 @@ class BlockingCluster:
         fault = getattr(self.cluster, name)
         return lambda *arguments, **named: self.turns.call(lambda: fault(*arguments, **named))
 
-    def producer(self, **config: Any) -> BlockingClient:
+    def producer(self, **config: Any) -> ThreadedClient:
         return self._client(self.cluster.producer, config)
 
-    def consumer(self, **config: Any) -> BlockingClient:
+    def consumer(self, **config: Any) -> ThreadedClient:
         return self._client(self.cluster.consumer, config)
 
-    def admin(self, **config: Any) -> BlockingClient:
+    def admin(self, **config: Any) -> ThreadedClient:
         return self._client(self.cluster.admin, config)
 
-    def _client(self, make: Callable[..., Any], config: dict[str, Any]) -> BlockingClient:
-        return BlockingClient(self.turns, self.turns.call(lambda: make(**config)))
+    def _client(self, make: Callable[..., Any], config: dict[str, Any]) -> ThreadedClient:
+        return ThreadedClient(self.turns, self.turns.call(lambda: make(**config)))
 
     def sleep(self, seconds: float) -> None:
         """Let virtual time pass; `time.sleep` would take real time, in which nothing happens."""

@@ -12,7 +12,7 @@ from headrace.cluster.topic_names import TRANSACTION_STATE
 from headrace.records import read_control, read_records, split
 from headrace.testing.simulated.cluster import SimulatedCluster
 from headrace.testing.simulated.handled import check_handled, not_handled
-from headrace.testing.simulated.history import BrokenError, Commit, History, Outcome, Register
+from headrace.testing.simulated.history import BrokenError, CommitCall, History, Register, TransactionEnd
 from headrace.testing.simulated.plans import TRIMMED
 from headrace.topics import TopicPartition
 
@@ -292,9 +292,9 @@ def _check_transactions(history: History, found: dict[TopicPartition, Contents],
         if len(there) > 1:
             raise BrokenError(f"{name} has two outcomes: of {transaction.values} only a part is committed")
         is_there = there == {True}
-        if transaction.outcome is Outcome.COMMITTED and transaction.values and not is_there:
+        if transaction.outcome is TransactionEnd.COMMITTED and transaction.values and not is_there:
             raise BrokenError(f"{name} was committed, but {transaction.values} is not there")
-        if transaction.outcome is Outcome.ABORTED and is_there:
+        if transaction.outcome is TransactionEnd.ABORTED and is_there:
             raise BrokenError(f"{name} was aborted, but {transaction.values} is there")
         if is_there and transaction.has_offset:
             latest[transaction.writer] = transaction.number
@@ -317,7 +317,7 @@ def _check_read(
 
 
 def _check_group(
-    history: History, group: str, partition: TopicPartition, commits: list[Commit], found: Contents
+    history: History, group: str, partition: TopicPartition, commits: list[CommitCall], found: Contents
 ) -> None:
     highest = 0
     for event in _in_order(commits):
@@ -338,10 +338,10 @@ def _check_group(
 class _Event:
     tick: int
     is_answer: bool
-    commit: Commit
+    commit: CommitCall
 
 
-def _in_order(commits: Iterable[Commit]) -> list[_Event]:
+def _in_order(commits: Iterable[CommitCall]) -> list[_Event]:
     events = []
     for commit in commits:
         events.append(_Event(commit.asked_at, False, commit))

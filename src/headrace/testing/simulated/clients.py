@@ -12,7 +12,7 @@ from headrace.testing.simulated.workloads import (
     Administrator,
     Crowd,
     KeyedWriter,
-    Member,
+    MemberWorkload,
     OffsetKeeper,
     Reader,
     Transactor,
@@ -47,7 +47,7 @@ def workloads_for(cluster: SimulatedCluster, plan: Plan, history: History) -> li
         elif workload == "group":
             history.groups.append(GROUP)
             assignor = cluster.simulation.random_for("assignor").choice(ASSIGNORS)
-            made += [Member(cluster, plan, history, f"member-{n}", topics, assignor) for n in (1, 2)]
+            made += [MemberWorkload(cluster, plan, history, f"member-{n}", topics, assignor) for n in (1, 2)]
         elif workload == "offsets":
             made.append(OffsetKeeper(cluster, plan, history, "keeper"))
         elif workload == "parallel":

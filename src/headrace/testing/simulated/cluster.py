@@ -85,10 +85,6 @@ class SimulatedBroker:
         #: Whether the store hears of it.
         self.reaches_store = True
 
-    @property
-    def is_paused(self) -> bool:
-        return self.host.life.alive and self.host.life.held is not None
-
     async def start(self) -> None:
         """Start its process, and return once it serves."""
         if self.broker is not None:

@@ -20,7 +20,7 @@ import typer
 from headrace.cli.output import CommandError, count, note, styled, usage
 from headrace.testing.simulated.html import page
 from headrace.testing.simulated.plans import Plan, plan_for
-from headrace.testing.simulated.runs import Verdict, play, shrink
+from headrace.testing.simulated.runs import RunResult, play, shrink
 
 _TIMELINE_LINES = 60
 _STATES_SHOWN = 40
@@ -181,7 +181,7 @@ def _tell_totals(total: Total) -> None:
         print(f"  {'':>10}  and {len(states) - _STATES_SHOWN} more")
 
 
-def _tell_one(verdict: Verdict, trace: Path | None) -> None:
+def _tell_one(verdict: RunResult, trace: Path | None) -> None:
     print("\n".join(verdict.plan.lines()))
     print("\n".join(verdict.timeline.lines()))
     print(f"{verdict.steps:,} steps, {verdict.virtual_s:.1f} virtual seconds; digest {verdict.digest}")
@@ -190,7 +190,7 @@ def _tell_one(verdict: Verdict, trace: Path | None) -> None:
         raise CommandError(f"seed {verdict.plan.seed}: {verdict.failure}")
 
 
-def _write_page(verdict: Verdict, trace: Path | None) -> None:
+def _write_page(verdict: RunResult, trace: Path | None) -> None:
     if trace is not None:
         trace.write_text(page(verdict), "utf-8")
         note(f"the timeline is in {trace}")

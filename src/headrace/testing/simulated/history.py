@@ -12,7 +12,7 @@ class BrokenError(AssertionError):
     """A promise was broken; the text says which, where, and what was seen."""
 
 
-class Outcome(Enum):
+class TransactionEnd(Enum):
     COMMITTED = "committed"
     ABORTED = "aborted"
     UNKNOWN = "unknown"
@@ -26,11 +26,11 @@ class Transaction:
     number: int
     values: dict[TopicPartition, str] = field(default_factory=dict)
     has_offset: bool = False
-    outcome: Outcome = Outcome.UNKNOWN
+    outcome: TransactionEnd = TransactionEnd.UNKNOWN
 
 
 @dataclass(slots=True)
-class Commit:
+class CommitCall:
     """An offset that was committed, or read: when it was asked for, and when answered (None: it was not)."""
 
     offset: int
@@ -42,12 +42,12 @@ class Commit:
 class Register:
     """One committed offset: the writes of its only writer, in order, and what readers were told."""
 
-    writes: list[Commit] = field(default_factory=list)
-    reads: list[Commit] = field(default_factory=list)
+    writes: list[CommitCall] = field(default_factory=list)
+    reads: list[CommitCall] = field(default_factory=list)
 
 
 @dataclass(slots=True)
-class Read:
+class ConsumerRead:
     """What one consumer without a group was given of a partition, in that order."""
 
     is_committed_only: bool
@@ -78,10 +78,10 @@ class History:
         self.may_repeat: set[str] = set()
         self.acknowledged: dict[TopicPartition, dict[int, str]] = {}
         self.transactions: list[Transaction] = []
-        self.reads: dict[tuple[str, TopicPartition], Read] = {}
+        self.reads: dict[tuple[str, TopicPartition], ConsumerRead] = {}
         #: By group and partition.
         self.registers: dict[tuple[str, TopicPartition], Register] = {}
-        self.group_commits: dict[tuple[str, TopicPartition], list[Commit]] = {}
+        self.group_commits: dict[tuple[str, TopicPartition], list[CommitCall]] = {}
         #: Groups that read all topics.
         self.groups: list[str] = []
         self.processed: dict[tuple[str, TopicPartition], dict[int, str]] = {}
@@ -115,7 +115,7 @@ class History:
 
     def was_read(self, reader: str, partition: TopicPartition, offset: int, value: str, committed_only: bool) -> None:
         self.count("records read")
-        rows = self.reads.setdefault((reader, partition), Read(committed_only)).rows
+        rows = self.reads.setdefault((reader, partition), ConsumerRead(committed_only)).rows
         if rows and offset <= rows[-1][0]:
             raise BrokenError(f"{partition}: {reader} was given offset {offset} after {rows[-1][0]}")
         rows.append((offset, value))

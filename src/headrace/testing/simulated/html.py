@@ -7,8 +7,8 @@ import html
 import re
 from collections.abc import Iterable
 
-from headrace.testing.simulated.runs import Verdict
-from headrace.testing.simulated.timeline import CLUSTER, STORE, Entry, Span
+from headrace.testing.simulated.runs import RunResult
+from headrace.testing.simulated.timeline import CLUSTER, STORE, Span, TimelineEntry
 
 _WIDTH = 1200
 _LEFT = 150
@@ -35,7 +35,7 @@ for (const box of document.querySelectorAll('input')) box.onchange = () => {
 """
 
 
-def page(verdict: Verdict) -> str:
+def page(verdict: RunResult) -> str:
     """The whole page, with nothing to load."""
     plan, timeline = verdict.plan, verdict.timeline
     brokers = [f"broker-{node_id}" for node_id in range(1, plan.brokers + 1)]
@@ -80,7 +80,7 @@ def _colour(node_id: int) -> str:
     return _NOBODY if node_id < 0 else _COLOURS[(node_id - 1) % len(_COLOURS)]
 
 
-def _row(entry: Entry) -> str:
+def _row(entry: TimelineEntry) -> str:
     text = html.escape(entry.text)
     return (
         f'<tr class="{entry.kind}"><td class="at">{entry.at_s:.3f} s</td><td>{html.escape(entry.lane)}</td>'
@@ -123,7 +123,7 @@ def _tops(lanes: list[str], rows: dict[Span, int]) -> tuple[dict[str, int], int]
     return tops, total
 
 
-def _lanes(verdict: Verdict, places: dict[str, int], rows: dict[Span, int], end_s: float) -> Iterable[str]:
+def _lanes(verdict: RunResult, places: dict[str, int], rows: dict[Span, int], end_s: float) -> Iterable[str]:
     for lane, place in places.items():
         y = place * _LANE
         yield f'<text x="4" y="{y + 17}">{html.escape(lane)}</text>'
@@ -157,7 +157,7 @@ def fitting(text: str, width: float) -> str:
 _Reign = tuple[float, int, str]
 
 
-def _led(entries: Iterable[Entry]) -> dict[str, list[_Reign]]:
+def _led(entries: Iterable[TimelineEntry]) -> dict[str, list[_Reign]]:
     """Who led each partition from when on, and whenever others were in sync."""
     found: dict[str, list[_Reign]] = {}
     for entry in entries:

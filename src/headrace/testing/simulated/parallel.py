@@ -19,7 +19,7 @@ from headrace.parallel.member import Member
 from headrace.parallel.options import CoreSettings, Limits, Order, Pool, Retry
 from headrace.parallel.work import WorkChunk
 from headrace.runtime.simulated import Host
-from headrace.testing.simulated.blocking import BlockingClient, BlockingCluster, Turns
+from headrace.testing.simulated.blocking import BlockingCluster, ThreadedClient, Turns
 from headrace.testing.simulated.cluster import SimulatedCluster
 from headrace.testing.simulated.history import Handled, History
 from headrace.testing.simulated.plans import DEAD_LETTERS, KEYED, Plan
@@ -116,7 +116,7 @@ class _WorkEnded:
         """Whoever waits looks again soon anyway."""
 
 
-class _Committing(BlockingClient):
+class _Committing(ThreadedClient):
     """A consumer that writes down what is committed, and when that was asked for."""
 
     def __init__(self, turns: Turns, client: Any, history: History) -> None:

@@ -31,7 +31,7 @@ _STORE_ONLY = ("store away", "store forgets")
 
 
 @dataclass(slots=True)
-class Verdict:
+class RunResult:
     """What came of a run."""
 
     plan: Plan
@@ -48,7 +48,7 @@ class Verdict:
         return "" if self.failure is None else self.failure.split(":")[0].split(" at ")[0]
 
 
-class Run:
+class SimulatedRun:
     """One plan in a world of its own."""
 
     def __init__(self, plan: Plan, *, is_traced: bool = False) -> None:
@@ -61,7 +61,7 @@ class Run:
         settings = {"min.insync.replicas": str(plan.min_isr)}
         self._settings = settings
 
-    def play(self) -> Verdict:
+    def play(self) -> RunResult:
         failure: str | None = None
         with logs_in(self.timeline):
             try:
@@ -80,7 +80,7 @@ class Run:
                 self.simulation.loop.close()
         if failure is not None:
             self.timeline.add(CLUSTER, "failure", failure)
-        return Verdict(
+        return RunResult(
             self.plan,
             failure,
             self.simulation.digest(),
@@ -197,12 +197,12 @@ def _paced(configs: Mapping[str, str], pace: float) -> dict[str, str]:
     return {name: str(int(int(text) * pace)) if name.endswith(".ms") else text for name, text in configs.items()}
 
 
-def play(plan: Plan, *, is_traced: bool = False) -> Verdict:
+def play(plan: Plan, *, is_traced: bool = False) -> RunResult:
     """Run a plan. The same plan takes the same course each time."""
-    return Run(plan, is_traced=is_traced).play()
+    return SimulatedRun(plan, is_traced=is_traced).play()
 
 
-def shrink(plan: Plan, tries_max: int = 60, on_try: Callable[[Plan], None] | None = None) -> Verdict:
+def shrink(plan: Plan, tries_max: int = 60, on_try: Callable[[Plan], None] | None = None) -> RunResult:
     """The smallest plan found that still fails, in whatever way: without the faults and clients that it does not need.
 
     Faults are left out in halves, then quarters, and so on, then one by one. Ctrl-C ends it with what was found so far.

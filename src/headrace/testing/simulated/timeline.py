@@ -16,7 +16,7 @@ _DEFECT = "please report it"
 
 
 @dataclass(slots=True, frozen=True)
-class Entry:
+class TimelineEntry:
     """One line. `kind` says what it is about: fault, leader, isr, controller, log, client, failure."""
 
     at_s: float
@@ -43,7 +43,7 @@ class Timeline:
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self.entries: list[Entry] = []
+        self.entries: list[TimelineEntry] = []
         self.spans: list[Span] = []
         #: How far each partition was known to be committed, from when on.
         self.watermarks: dict[str, list[tuple[float, int]]] = {}
@@ -54,7 +54,7 @@ class Timeline:
 
     def add(self, lane: str, kind: str, text: str) -> None:
         if len(self.entries) < _ENTRIES_MAX:
-            self.entries.append(Entry(self._now(), lane, kind, text))
+            self.entries.append(TimelineEntry(self._now(), lane, kind, text))
 
     def committed(self, partition: str, offset: int) -> None:
         """A partition's watermark has risen."""

@@ -28,7 +28,7 @@ from headrace.errors import (
 )
 from headrace.runtime.simulated import Host
 from headrace.testing.simulated.cluster import SimulatedCluster
-from headrace.testing.simulated.history import Commit, History, Outcome, Register, Transaction
+from headrace.testing.simulated.history import CommitCall, History, Register, Transaction, TransactionEnd
 from headrace.testing.simulated.plans import WRITING, Plan
 from headrace.topics import TopicPartition
 
@@ -219,13 +219,13 @@ class Transactor(Workload):
                 )
             if is_committed:
                 await producer.commit_transaction(_PATIENCE_S)
-                transaction.outcome = Outcome.COMMITTED
+                transaction.outcome = TransactionEnd.COMMITTED
                 self.history.count("transactions committed")
                 return
         except AbortableTransactionError:
             self.history.count("transactions that had to be aborted")
         await producer.abort_transaction(_PATIENCE_S)
-        transaction.outcome = Outcome.ABORTED
+        transaction.outcome = TransactionEnd.ABORTED
         self.history.count("transactions aborted")
 
 
@@ -276,7 +276,7 @@ def member_config(group: str, assignor: str, request_timeout_ms: int) -> dict[st
     }
 
 
-class Member(Workload):
+class MemberWorkload(Workload):
     """A member of the group: works on what it is given, and commits."""
 
     is_reading = True
@@ -322,7 +322,7 @@ class Member(Workload):
     async def _commit(self, consumer: Consumer, upto: dict[TopicPartition, int]) -> None:
         commits = {}
         for partition, offset in upto.items():
-            commits[partition] = Commit(offset, self.history.tick())
+            commits[partition] = CommitCall(offset, self.history.tick())
             self.history.group_commits.setdefault((GROUP, partition), []).append(commits[partition])
         try:
             await consumer.commit_sync(upto, timeout=20.0)
@@ -347,7 +347,7 @@ class OffsetKeeper(Workload):
             for number in range(1, self.plan.records_max + 1):
                 if self.is_stopping:
                     break
-                commit = Commit(number, self.history.tick())
+                commit = CommitCall(number, self.history.tick())
                 register.writes.append(commit)
                 # A coordinator that has just come back may not know the topic yet.
                 with contextlib.suppress(RequestTimedOutError, TimeoutError, UnknownTopicOrPartitionError):
@@ -368,7 +368,7 @@ class OffsetKeeper(Workload):
                 with contextlib.suppress(RequestTimedOutError, TimeoutError):
                     found = (await admin.within(10).list_group_offsets([self.name])).all()[self.name]
                     offset = _offset_of(found, self.partition)
-                    register.reads.append(Commit(offset, asked_at, self.history.tick()))
+                    register.reads.append(CommitCall(offset, asked_at, self.history.tick()))
                     self.history.count("offsets read")
                 await self.pause(0.3)
 

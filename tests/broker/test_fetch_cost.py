@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -24,6 +25,8 @@ from .raw import AsyncRawClient
 from .sim import PORT, SimulatedBroker
 
 PARTITIONS = 50
+# Far below the time that a fetch here may wait.
+SOON_S = 2.0
 VERSION = 12
 
 
@@ -102,6 +105,34 @@ def test_a_fetch_looks_only_at_partitions_that_something_happened_to(monkeypatch
         await reader.fetch({})
         assert all(len(broker.partition("t", index).watchers) == 0 for index in range(PARTITIONS))
 
+    _run(test)
+
+
+def test_a_session_that_is_ended_elsewhere_is_not_watched_for_again() -> None:
+    """A client that lost its connection opens another session, and names the old one, of which a fetch still waits."""
+
+    async def test(simulation: Simulation, broker: Broker) -> None:
+        reader, other = [
+            Reader(await AsyncRawClient.connect(simulation.host(name).runtime, "broker", PORT)) for name in ("a", "b")
+        ]
+        await reader.fetch({0: 0, 1: 0})
+        assert await reader.fetch({}) == {}
+        waiting = asyncio.ensure_future(reader.fetch({1: 0}, max_wait_ms=20_000))
+        await asyncio.sleep(1)
+        other.session_id = reader.session_id
+        began = simulation.loop.time()
+        await other.fetch({0: 0})
+        assert await waiting == {}
+        assert simulation.loop.time() - began < SOON_S, "nobody would tell it of an append"
+        assert len(broker.partition("t", 1).watchers) == 0
+        other.epoch = -1
+        await other.fetch({})
+        assert len(broker.partition("t", 0).watchers) == 0
+
+    _run(test)
+
+
+def _run(test: Callable[[Simulation, Broker], Coroutine[Any, Any, None]]) -> None:
     async def main(simulation: Simulation) -> None:
         machine = SimulatedBroker(simulation)
         await machine.start()

@@ -55,3 +55,31 @@ def test_after_a_pause_nothing_is_known_until_it_was_looked_up() -> None:
         ("then", False),
     ]
     assert len(looks) == 2
+
+
+def test_a_defect_in_looking_it_up_does_not_end_the_watch() -> None:
+    """Nobody would tell the time any more: the broker would count as one that does not run, and coordinate nothing."""
+    simulation = Simulation(1)
+    host = simulation.host("broker")
+    looks: list[float] = []
+    is_behind: list[bool] = []
+
+    async def catch_up(before: float) -> None:
+        looks.append(before)
+        if len(looks) == 1:
+            raise RuntimeError("a defect")
+
+    stalls = Stalls(host.runtime.clock, LIMIT_S, catch_up)
+
+    async def main() -> None:
+        host.start(stalls.watch())
+        await asyncio.sleep(LIMIT_S)
+        host.pause()
+        await asyncio.sleep(LIMIT_S * 2)
+        host.resume()
+        await asyncio.sleep(LIMIT_S * 10)
+        is_behind.append(stalls.is_behind)
+
+    simulation.run(main())
+    assert is_behind == [False]
+    assert len(looks) == 2

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 
 import pytest
+from tests.waiting import becomes
 
+from headrace.cluster.store.directory_session import DirectorySession
+from headrace.cluster.store.kazoo_session import KazooSession
 from headrace.cluster.store.model import Faults
-from headrace.cluster.store.session import SessionState
+from headrace.cluster.store.session import NodeMissingError, SessionState
 
 from .store_homes import Home, NodesHome, run_model, run_shared, run_zookeeper, zookeeper
 from .test_store import opened
@@ -31,6 +35,48 @@ def test_a_session_of_the_model_is_sure_while_it_lasts() -> None:
 
 def test_a_session_in_a_directory_is_sure_while_it_lasts() -> None:
     run_shared(_stays_sure, timeout_s=2.0)
+
+
+def test_a_defect_does_not_end_the_looks_of_a_session_in_a_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    look_around, looks = DirectorySession._look_around, itertools.count(1)
+    is_seen: list[int] = []
+
+    def fails_once(session: DirectorySession) -> list[str]:
+        look = next(looks)
+        if look == 1:
+            raise RuntimeError("a defect")
+        is_seen.append(look)
+        return look_around(session)
+
+    async def main(home: Home) -> None:
+        async with opened(home) as store:
+            await becomes(lambda: is_seen, "another look")
+            await becomes(lambda: store.connected_since is not None, "the connection")
+
+    monkeypatch.setattr(DirectorySession, "_look_around", fails_once)
+    run_shared(main)
+
+
+def test_a_defect_does_not_end_the_questions_to_zookeeper(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = itertools.count(1)
+    answered: list[int] = []
+
+    async def sync(session: KazooSession) -> None:
+        question = next(asked)
+        if question == 1:
+            raise RuntimeError("a defect")
+        if question == 2:
+            raise NodeMissingError("/epoch")
+        answered.append(question)
+
+    async def main(home: Home) -> None:
+        assert isinstance(home, NodesHome)
+        beating = asyncio.ensure_future(KazooSession(home.runtime, "nowhere:2181", timeout_s=6.0)._beat())
+        await becomes(lambda: answered, "an answer")
+        beating.cancel()
+
+    monkeypatch.setattr(KazooSession, "sync", sync)
+    run_model(main)
 
 
 @pytest.mark.parametrize("seed", range(20))

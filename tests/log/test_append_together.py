@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -12,8 +13,10 @@ import pytest
 from headrace.errors import KafkaError, KafkaStorageError, OutOfOrderSequenceNumberError
 from headrace.log import Appended, Checked, Log, LogConfig, Origin
 from headrace.log.files import LogFile
+from headrace.log.log_files import LogFiles
 from headrace.log.producer_state import LogProducers
-from headrace.runtime import DiskError
+from headrace.records import build_batch
+from headrace.runtime import Buffer, DiskError
 
 from .making import DIRECTORY, NOW_MS, batch, make_host, marker, open_log
 
@@ -120,6 +123,59 @@ def test_copies_of_a_leaders_batches_are_one_write(monkeypatch: pytest.MonkeyPat
     assert follower.epochs.entries == leader.epochs.entries
     assert follower.producers.producers == leader.producers.producers
     assert files_of(follower) == files_of(leader)
+
+
+def replicas(count: int) -> list[bytearray]:
+    """Batches as a leader sends them, of about a hundred bytes."""
+    return [
+        build_batch([(NOW_MS, None, b"v" * 30, [])], base_offset=number, leader_epoch=EPOCH) for number in range(count)
+    ]
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO])
+def test_a_follower_outlasts_a_shortage_of_descriptors(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = open_log(make_host())
+    first, second = replicas(2)
+    log.append_replica(first)
+
+    def failing(self: LogFile, parts: Sequence[Buffer]) -> int:
+        raise DiskError("open", self.path, number)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LogFile, "append", failing)
+        with pytest.raises(DiskError):
+            log.append_replica(second)
+    assert (log.end_offset, log.failure is None) == (1, number == errno.EMFILE)
+    if log.failure is None:
+        assert log.append_replica(second).last_offset == 1
+        assert log.end_offset == 2
+
+
+def test_what_a_follower_wrote_before_descriptors_were_short_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not told to the leader before it is as durable as the topic wants."""
+    log = open_log(make_host(), LogConfig(segment_bytes=250, flush_messages=1))
+    batches = replicas(5)
+    log.append_replica(batches[0])
+    log.sync()
+    rolls = itertools.count(1)
+    roll = LogFiles.roll
+
+    def failing(self: LogFiles, *args: Any) -> None:
+        if next(rolls) == 2:
+            raise DiskError("open", self.directory, errno.EMFILE)
+        roll(self, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LogFiles, "roll", failing)
+        appended = log.append_replica(bytearray().join(batches[1:]))
+    assert log.failure is None
+    assert 2 < log.end_offset < 5
+    assert (appended.base_offset, appended.last_offset) == (1, log.end_offset - 1)
+    assert appended.rolled
+    assert appended.sync_due
+    missing = batches[log.end_offset :]
+    assert log.append_replica(bytearray().join(missing)).last_offset == 4
+    assert log.end_offset == 5
 
 
 def test_what_is_refused_does_not_hinder_the_others() -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+from unittest.mock import Mock
 
 import pytest
 
 from headrace.errors import CorruptMessageError, OffsetOutOfRangeError
 from headrace.log import Log, LogConfig, UnexpectedOffsetError
+from headrace.log.files import FileCache
 from headrace.records import build_batch
-from headrace.runtime import FileMissingError
+from headrace.runtime import DiskError, FileMissingError
 
 from .crashes import stored
 from .making import DIRECTORY, NOW_MS, batch, make_host, open_log
@@ -166,6 +169,23 @@ def test_cutting_before_the_first_segment_begins_anew() -> None:
     assert (log.start_offset, log.end_offset, log.high_watermark, bases(log)) == (50, 50, 50, [50])
     fill(log, 1)
     assert log.end_offset == 51
+
+
+def test_a_cut_that_could_not_begin_for_want_of_descriptors_can_be_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = make_host()
+    log = open_log(host, LogConfig(segment_bytes=300))
+    fill(log, 9)
+    log.close()
+    log = open_log(host, LogConfig(segment_bytes=300), clean=True)
+    with monkeypatch.context() as patch:
+        fault = DiskError("open", log.directory, errno.EMFILE)
+        patch.setattr(FileCache, "open_file", Mock(side_effect=fault))
+        with pytest.raises(DiskError):
+            log.truncate_to(4)
+    assert log.failure is None
+    assert (log.end_offset, log.cut_count) == (9, 0)
+    log.truncate_to(4)
+    assert (log.end_offset, log.cut_count) == (4, 1)
 
 
 def test_a_followers_batches_keep_offsets_epochs_and_gaps() -> None:

@@ -111,6 +111,8 @@ class FetchSession:
     turns: int = 0
     #: What long names count, besides the partitions that have them.
     name_weight: int = 0
+    #: It is forgotten, perhaps while a fetch of it waits: nothing is watched for it any more.
+    is_over: bool = False
 
     def put(self, key: PartitionKey, wanted: SessionPartition) -> None:
         """Add a partition, or take over what is wanted of it now; it is looked at with the next fetch."""
@@ -136,12 +138,16 @@ class FetchSession:
     def watch(self, kept: Kept, watchers: Watchers) -> None:
         """Hear what happens to a partition, which may be another of the same name than before."""
         _unwatch(kept)
-        kept.watch = PartitionWatch(self, kept.key, watchers)
+        if not self.is_over:
+            kept.watch = PartitionWatch(self, kept.key, watchers)
 
     def end(self) -> None:
+        self.is_over = True
         for wanted in self.partitions.values():
             if wanted.kept is not None:
                 _unwatch(wanted.kept)
+        if self.waiter is not None:
+            self.waiter.wake()  # nothing else would
 
 
 def weight_of(topic: str) -> int:

@@ -444,7 +444,7 @@ class Fetching:
                 on_loop = False
                 await self.broker.runtime.offload(functools.partial(self.locate, reads, nowait=False))
             remaining_s = deadline - loop.time()
-            if remaining_s <= 0 or self.is_due(reads):
+            if remaining_s <= 0 or self.is_due(reads) or (session is not None and session.is_over):
                 return reads
             if session is not None and session.changed:
                 continue  # while it was looked at

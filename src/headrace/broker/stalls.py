@@ -16,6 +16,7 @@ from headrace.runtime import Clock
 log = logging.getLogger("headrace.broker.membership")
 
 _RETRY_S = 0.1
+_DEFECT_RETRY_S = 1.0
 _LOOKS = 2
 
 
@@ -57,3 +58,7 @@ class Stalls:
                 # Whoever looks after the session says so, too.
                 log.debug("what was decided is not known yet: %s", error)
                 await asyncio.sleep(_RETRY_S)
+            except Exception:
+                # Without this watch the broker would take itself for one that does not run, for as long as it lives.
+                log.exception("what was decided could not be looked up, by a defect: please report it")
+                await asyncio.sleep(_DEFECT_RETRY_S)

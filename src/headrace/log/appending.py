@@ -276,7 +276,11 @@ class AppendableLog(LogState):
 
     @by_writer
     def append_replica(self, records: Buffer) -> Appended:
-        """Append a follower's batches as the leader made them, offsets and epochs too. A cut last one is dropped."""
+        """Append a follower's batches as the leader made them, offsets and epochs too. A cut last one is dropped.
+
+        Where descriptors run short on the way, the first of them are in the log, as the result says; with none, the
+        DiskError is raised, and the log is as it was.
+        """
         if self.failure is not None:
             raise self._failed()
         try:
@@ -293,28 +297,30 @@ class AppendableLog(LogState):
             expected = header.next_offset
         if not headers:
             return Appended(self.end_offset, self.end_offset - 1, -1, self.start_offset)
-        before = self.epochs.latest
-        now_ms = self._clock.now_ms()
+        before, end_offset, active = self.epochs.latest, self.end_offset, self.active
         try:
-            rolled = self._append_copies(batches, headers, now_ms)
+            self._append_copies(batches, headers, self._clock.now_ms())
         except DiskError as error:
-            self._fail(error)
-            raise
+            if not self._survives(error):
+                self._fail(error)
+                raise
+            if self.end_offset == end_offset:
+                raise
+            # What came before it is in the log. The rest is sent again, since the next fetch begins at the log's end.
         return Appended(
             headers[0].base_offset,
-            headers[-1].last_offset,
+            self.end_offset - 1,
             -1,
             self.start_offset,
             False,
             self.epochs.latest != before,
             self.end_offset - self.recovery_point >= self.config.flush_messages,
-            rolled,
+            self.active is not active,
         )
 
-    def _append_copies(self, batches: Sequence[Batch], headers: Sequence[BatchHeader], now_ms: int) -> bool:
-        """Write a leader's batches with as few calls as can be; whether a segment ended."""
+    def _append_copies(self, batches: Sequence[Batch], headers: Sequence[BatchHeader], now_ms: int) -> None:
+        """Write a leader's batches with as few calls as can be."""
         config = self.config
-        rolled = False
         run = self._new_run(now_ms)
         for batch, header in zip(batches, headers):
             data, last_offset, newest_ms = batch.buffer, header.last_offset, header.max_timestamp
@@ -324,13 +330,11 @@ class AppendableLog(LogState):
                 run = self._new_run(now_ms)
             if not run and self.active.full_for(size, last_offset, newest_ms, now_ms, config):
                 self._roll(now_ms)
-                rolled = True
                 run = self._new_run(now_ms)
             marker = read_marker(batch) if header.is_control and header.producer_id >= 0 else None
             timestamp_ms = indexed_timestamp(header)
             run.add(data, AppendedBatch(header, header.base_offset, size, timestamp_ms, header.leader_epoch, marker))
         self._append_run(run)
-        return rolled
 
     def _roll(self, now_ms: int) -> None:
         # At the log's end also where a compacted leader's batch leaves a gap: segments then follow one another.

@@ -206,9 +206,15 @@ class Log(AppendableLog):
         if offset < view.bases[0]:
             self.start_at(offset)
             return
+        place = view.place_of(offset)
+        with self._failing(outlasts_shortage=True):
+            # All that is looked up comes before anything is changed: until then it can be tried again.
+            kept = view.segments[place]
+            found = kept.translate(offset)
+            kept.indexes()
+            kept.aborted()
+            kept.file.ensure_open()
         with self._failing():
-            place = view.place_of(offset)
-            found = view.segments[place].translate(offset)
             epochs.truncate_end(offset)
             # Readers are told first: none of them begins to read what is about to go.
             self.view = view._replace(

@@ -360,9 +360,12 @@ class DirectorySession(SessionBase):
                     await self._locked(functools.partial(self._tree.expire, name))
             except SessionExpiredError:
                 return
-            except HeadraceError as error:
-                # Also a damaged file, say: nobody else looks whether this session is still alive.
-                logger.error("%s", error)
+            except Exception as error:
+                # Also a damaged file, say, or a defect: nobody else looks whether this session is still alive.
+                if isinstance(error, HeadraceError):
+                    logger.error("%s", error)
+                else:
+                    logger.exception("%s could not be looked at, by a defect: please report it", self._directory)
                 if self._state is SessionState.CONNECTED:
                     self._become(SessionState.SUSPENDED)
                     self._fire(self._watches.take_all())

@@ -8,7 +8,6 @@ for as long as it takes (`NodeLink` has the time-outs); and after an expired ses
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import importlib.util
 import logging
@@ -36,6 +35,7 @@ from headrace.cluster.store.session import (
     Watch,
     Write,
 )
+from headrace.errors import HeadraceError
 from headrace.runtime import Runtime
 
 logger = logging.getLogger("headrace.cluster.store")
@@ -181,8 +181,13 @@ class KazooSession(SessionBase):
         Each is waited for, however long it takes: while others are sent, kazoo does not look whether any is answered.
         """
         while True:
-            with contextlib.suppress(ConnectionBrokenError, SessionExpiredError, ZooKeeperRefusedError):
+            try:
                 await self.sync()
+            except HeadraceError as error:
+                logger.debug("ZooKeeper did not answer: %s", error)
+            except Exception:
+                # Nobody else asks when nothing happens: the broker would count as one that is out of touch.
+                logger.exception("ZooKeeper could not be asked, by a defect: please report it")
             await asyncio.sleep(self._timeout_s / _BEATS)
 
     def _make_client(self) -> Any:

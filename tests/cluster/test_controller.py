@@ -50,6 +50,7 @@ from headrace.protocol.messages.create_topics import (
     CreateTopicsRequest,
 )
 from headrace.protocol.messages.delete_topics import DeleteTopicsRequest
+from headrace.protocol.messages.describe_topic_partitions import DescribeTopicPartitionsRequest
 from headrace.protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
 from headrace.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
 from headrace.protocol.messages.metadata import MetadataRequest
@@ -311,6 +312,32 @@ def test_a_reassignment_must_not_change_the_factor_when_that_is_forbidden() -> N
     assert decision.records == []
 
 
+@pytest.mark.parametrize(("replicas", "code"), [([3, 1], ErrorCode.NONE), ([3], ErrorCode.INVALID_REPLICATION_FACTOR)])
+def test_the_factor_of_a_partition_that_moves_is_the_one_it_is_to_have(replicas: list[int], code: ErrorCode) -> None:
+    cluster = three_brokers()
+    create(cluster, "t", [[1]])
+    grow = ReassignablePartition(partition_index=0, replicas=[1, 2])
+    request = AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name="t", partitions=[grow])])
+    cluster.decide(cluster.controller.alter_partition_reassignments(cluster.image, request))
+    move = ReassignablePartition(partition_index=0, replicas=replicas)
+    request = AlterPartitionReassignmentsRequest(
+        topics=[ReassignableTopic(name="t", partitions=[move])], allow_replication_factor_change=False
+    )
+    answer = cluster.controller.alter_partition_reassignments(cluster.image, request).response
+    assert answer.responses[0].partitions[0].error_code == code
+
+
+def test_of_an_election_that_is_not_known_no_partition_is_told_that_nobody_named() -> None:
+    cluster = three_brokers()
+    create(cluster, "t", [[1, 2]])
+    everything = ElectLeadersRequest(topic_partitions=None, election_type=2)
+    answer = cluster.controller.elect_leaders(cluster.image, everything).response
+    assert (answer.error_code, answer.replica_election_results) == (ErrorCode.INVALID_REQUEST, [])
+    named = ElectLeadersRequest(topic_partitions=[TopicPartitions(topic="t", partitions=[0])], election_type=2)
+    answer = cluster.controller.elect_leaders(cluster.image, named).response
+    assert answer.replica_election_results[0].partition_result[0].error_code == ErrorCode.INVALID_REQUEST
+
+
 # --- brokers ----------------------------------------------------------------------------------------------------------
 
 
@@ -526,6 +553,36 @@ def test_a_listener_that_the_leader_lacks_is_told_as_such() -> None:
     answer = cluster.answers.metadata(MetadataRequest(topics=None), 12, "INTERNAL")
     assert answer.brokers == []
     assert answer.topics[0].partitions[0].error_code == ErrorCode.LISTENER_NOT_FOUND
+    assert answer.topics[0].partitions[0].offline_replicas == [1]
+    # Older clients do not know that error.
+    answer = cluster.answers.metadata(MetadataRequest(topics=None), 5, "INTERNAL")
+    assert answer.topics[0].partitions[0].error_code == ErrorCode.LEADER_NOT_AVAILABLE
+
+
+def test_the_oldest_clients_are_told_of_replicas_that_are_away_by_an_error() -> None:
+    cluster = three_brokers()
+    create(cluster, "t", [[1, 2], [1, 3]])
+    cluster.decide(cluster.controller.fence_broker(cluster.image, 2))
+    partitions = cluster.answers.metadata(MetadataRequest(topics=[]), 0, LISTENER).topics[0].partitions
+    assert [(one.error_code, one.leader_id, one.replica_nodes, one.isr_nodes) for one in partitions] == [
+        (ErrorCode.REPLICA_NOT_AVAILABLE, 1, [1], [1]),
+        (ErrorCode.NONE, 1, [1, 3], [1, 3]),
+    ]
+    partitions = cluster.answers.metadata(MetadataRequest(topics=None), 1, LISTENER).topics[0].partitions
+    assert [(one.error_code, one.replica_nodes) for one in partitions] == [
+        (ErrorCode.NONE, [1, 2]),
+        (ErrorCode.NONE, [1, 3]),
+    ]
+
+
+def test_a_replica_in_a_failed_directory_is_offline_though_its_broker_is_alive() -> None:
+    cluster = three_brokers()
+    create(cluster, "t", [[2, 1, 3]])
+    tell_directory(cluster, 1, DIRECTORY_LOST, ("t", 0))
+    told = cluster.answers.metadata(MetadataRequest(topics=None), 12, LISTENER).topics[0].partitions[0]
+    assert (told.leader_id, told.isr_nodes, told.offline_replicas) == (2, [2, 3], [1])
+    described = cluster.answers.describe_topic_partitions(DescribeTopicPartitionsRequest(), LISTENER, 2000)
+    assert described.topics[0].partitions[0].offline_replicas == [1]
 
 
 def test_the_configuration_of_a_controller_can_be_parsed_again() -> None:

@@ -13,6 +13,7 @@ from headrace.cli.options import plain_kernels
 from headrace.cli.output import Column, count, print_json, size, styled, table
 from headrace.client.admin import Admin
 from headrace.errors import HeadraceError
+from headrace.words import plural
 
 _ANSWER_S = 5.0
 _WATCH_S = 0.5
@@ -145,27 +146,31 @@ class _Changes:
     """What was different from one look to the next, told with the time."""
 
     events: deque[str] = field(default_factory=lambda: deque(maxlen=_EVENTS_KEPT))
+    _processes: dict[int, str] = field(default_factory=dict)
+    #: The last look that a broker answered: a look without an answer says nothing of the cluster.
     _before: dict[str, Any] | None = None
 
     def look(self, document: dict[str, Any]) -> None:
+        is_first = not self._processes
+        for broker in document["brokers"]:
+            if not is_first and self._processes.get(broker["id"]) != broker["process"]:
+                self._say(f"broker {broker['id']} is {broker['process']}")
+            self._processes[broker["id"]] = broker["process"]
+        if document["error"] is not None:
+            return
         before, self._before = self._before, document
         if before is None:
             return
-        old = {broker["id"]: broker for broker in before["brokers"]}
+        was_registered = {broker["id"]: broker["registered"] for broker in before["brokers"]}
         for broker in document["brokers"]:
-            was = old.get(broker["id"])
-            if was is None or was["process"] != broker["process"]:
-                self._say(f"broker {broker['id']} is {broker['process']}")
-            elif was["registered"] != broker["registered"] and document["error"] is None:
+            if was_registered.get(broker["id"], False) != broker["registered"]:
                 self._say(f"broker {broker['id']} {'joined' if broker['registered'] else 'is out of'} the cluster")
-        if document["error"] is not None:
-            return
         if before["controller"] != document["controller"]:
             self._say(f"the controller is broker {document['controller']}")
         self._leaders(before, document)
         for key, what in (("under_replicated", "under-replicated"), ("leaderless", "without a leader")):
             if before[key] != document[key]:
-                self._say(f"{count(document[key])} partitions {what} ({count(before[key])} before)")
+                self._say(f"{plural(document[key], 'partition')} {what} ({count(before[key])} before)")
 
     def _leaders(self, before: dict[str, Any], document: dict[str, Any]) -> None:
         old = {entry["partition"]: entry["leader"] for entry in before["partitions"]}
@@ -175,7 +180,7 @@ class _Changes:
             if entry["partition"] in old and old[entry["partition"]] != entry["leader"] and entry["leader"] is not None
         ]
         if moved:
-            self._say(f"{count(len(moved))} partitions have another leader")
+            self._say(f"{plural(len(moved), 'partition')} with another leader")
 
     def _say(self, text: str) -> None:
         self.events.append(f"{datetime.now():%H:%M:%S.%f}"[:-3] + f"  {text}")

@@ -39,6 +39,7 @@ TOPIC_OPERATIONS: Final = 3576
 CLUSTER_OPERATIONS: Final = 8096
 _ZERO_ID: Final = bytes(16)
 _BROKER_ENDPOINTS: Final = 1
+_LISTENERS_SINCE_VERSION: Final = 6
 _IDS_SINCE_VERSION: Final = 12
 
 
@@ -105,7 +106,7 @@ class Answers:
             leader_epoch=partition.leader_epoch,
             replica_nodes=list(partition.replicas),
             isr_nodes=list(partition.isr),
-            offline_replicas=self._offline(partition),
+            offline_replicas=self._offline(partition, listener),
         )
 
     def _leader(self, partition: PartitionImage, listener: str) -> tuple[ErrorCode, int]:
@@ -116,15 +117,16 @@ class Answers:
             return ErrorCode.LISTENER_NOT_FOUND, NO_LEADER
         return ErrorCode.NONE, partition.leader
 
-    def _offline(self, partition: PartitionImage) -> list[int]:
-        brokers = self.image.brokers
-        # A replica of a live broker that may lead would lead, if its log were not on a disk that failed.
-        lost = (partition.isr or partition.eligible) if partition.leader == NO_LEADER else ()
+    def _offline(self, partition: PartitionImage, listener: str) -> list[int]:
         return [
             node_id
             for node_id in partition.replicas
-            if node_id in lost or node_id not in brokers or brokers[node_id].fenced
+            if not self._is_reachable(node_id, listener) or partition.is_lost_at(node_id)
         ]
+
+    def _is_reachable(self, node_id: int, listener: str) -> bool:
+        broker = self.image.brokers.get(node_id)
+        return broker is not None and not broker.fenced and broker.listener(listener) is not None
 
     def metadata(self, request: MetadataRequest, version: int, listener: str) -> MetadataResponse:
         """Version 0 asks for all topics with an empty list, later ones with null. Unknown topics are told as such."""
@@ -135,9 +137,10 @@ class Answers:
             if refusal is not ErrorCode.NONE:
                 return _refused_whole(request.topics, refusal)
             topics = self._asked_topics(request.topics, listener)
+        if version < _LISTENERS_SINCE_VERSION:
+            topics = [_without_listeners(topic) for topic in topics]
         if version == 0:
-            # It cannot tell which replicas are away, so it tells only those that are not.
-            topics = [_with_live_replicas(topic) for topic in topics]
+            topics = [self._with_live_replicas(topic, listener) for topic in topics]
         if request.include_topic_authorized_operations:
             topics = [_with_operations(topic) for topic in topics]
         response = MetadataResponse(
@@ -149,6 +152,21 @@ class Answers:
         if request.include_cluster_authorized_operations:
             response.cluster_authorized_operations = CLUSTER_OPERATIONS
         return response
+
+    def _with_live_replicas(self, topic: MetadataResponseTopic, listener: str) -> MetadataResponseTopic:
+        """As version 0 has it, which cannot tell who is away: replicas that are not, and an error where some are."""
+        if not any(partition.offline_replicas for partition in topic.partitions):
+            return topic
+        told = copy(topic)
+        told.partitions = []
+        for partition in topic.partitions:
+            shown = copy(partition)
+            shown.replica_nodes = [n for n in partition.replica_nodes if self._is_reachable(n, listener)]
+            shown.isr_nodes = [n for n in partition.isr_nodes if self._is_reachable(n, listener)]
+            if partition.error_code == ErrorCode.NONE and len(shown.replica_nodes) < len(partition.replica_nodes):
+                shown.error_code = ErrorCode.REPLICA_NOT_AVAILABLE
+            told.partitions.append(shown)
+        return told
 
     def _asked_topics(self, asked: list[MetadataRequestTopic], listener: str) -> list[MetadataResponseTopic]:
         """Each topic once: first those whose ids are unknown, then those that are there, then the names that are not.
@@ -254,21 +272,21 @@ class Answers:
                     isr_nodes=list(partition.isr),
                     eligible_leader_replicas=list(partition.eligible),
                     last_known_elr=list(partition.last_known),
-                    offline_replicas=self._offline(partition),
+                    offline_replicas=self._offline(partition, listener),
                 )
             )
         return described, end if end < len(topic.partitions) else None
 
 
-def _with_live_replicas(topic: MetadataResponseTopic) -> MetadataResponseTopic:
-    if not any(partition.offline_replicas for partition in topic.partitions):
+def _without_listeners(topic: MetadataResponseTopic) -> MetadataResponseTopic:
+    """As those who do not know that error are told: for them there is no leader."""
+    if all(partition.error_code != ErrorCode.LISTENER_NOT_FOUND for partition in topic.partitions):
         return topic
     told = copy(topic)
-    told.partitions = []
-    for partition in topic.partitions:
-        shown = copy(partition)
-        shown.replica_nodes = [n for n in partition.replica_nodes if n not in partition.offline_replicas]
-        told.partitions.append(shown)
+    told.partitions = [copy(partition) for partition in topic.partitions]
+    for partition in told.partitions:
+        if partition.error_code == ErrorCode.LISTENER_NOT_FOUND:
+            partition.error_code = ErrorCode.LEADER_NOT_AVAILABLE
     return told
 
 

@@ -61,12 +61,14 @@ def elect_leaders(
     decision = Decision(ElectLeadersResponse())
     election = _ELECTIONS.get(request.election_type)
     asked: list[tuple[str, Sequence[int]]]
-    if request.topic_partitions is None:
-        asked = [(topic.name, range(len(topic.partitions))) for topic in image.topics.values()]
-    else:
-        asked = [(topic.topic, topic.partitions) for topic in request.topic_partitions]
     if election is None:
         decision.response.error_code = ErrorCode.INVALID_REQUEST
+    if request.topic_partitions is not None:
+        asked = [(topic.topic, topic.partitions) for topic in request.topic_partitions]
+    else:
+        # Of an election that cannot be, nothing is told of partitions that nobody named.
+        topics = () if election is None else image.topics.values()
+        asked = [(topic.name, range(len(topic.partitions))) for topic in topics]
     for name, partitions in asked:
         result = ReplicaElectionResult(topic=name)
         decision.response.replica_election_results.append(result)
@@ -310,9 +312,10 @@ def _reassign(
     problem = replicas_problem(image, target.replicas, None)
     if problem is not None:
         return None, ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, problem)
-    before = _settled_replicas(partition)
-    if not request.allow_replication_factor_change and len(target.replicas) != len(before):
-        words = f"The move would change the replication factor from {len(before)} to {len(target.replicas)}."
+    # Of a move that is under way, what it leads to: that may be another factor already.
+    factor = len(set(partition.replicas) - set(partition.removing))
+    if not request.allow_replication_factor_change and len(target.replicas) != factor:
+        words = f"The move would change the replication factor from {factor} to {len(target.replicas)}."
         return None, ApiError(ErrorCode.INVALID_REPLICATION_FACTOR, words)
     removing = sorted(set(partition.replicas) - set(target.replicas))
     record = change(

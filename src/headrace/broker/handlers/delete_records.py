@@ -11,6 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from headrace.broker.dispatch import RequestContext, handles
+from headrace.broker.leaders import partition_here
 from headrace.broker.rights import Operation, on_topics
 from headrace.cluster.topic_names import is_internal
 from headrace.errors import InvalidTopicError, KafkaError, OffsetOutOfRangeError, PolicyViolationError
@@ -61,9 +62,9 @@ async def _answer(
 
 
 async def _delete(broker: Broker, topic: str, index: int, before: int, timeout_s: float) -> int:
-    partition = broker.partition(topic, index)
-    if is_internal(topic):
+    if is_internal(topic) and broker.image.partition(topic, index) is not None:
         raise InvalidTopicError(f"{topic} is the broker's own: its records cannot be deleted")
+    partition = partition_here(broker, topic, index)
     partition.check_leader()
     log = partition.log
     if not log.config.delete:

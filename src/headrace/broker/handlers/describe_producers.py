@@ -1,7 +1,8 @@
-"""DescribeProducers (key 61): the producers that a partition's leader knows, with their sequences and open
+"""DescribeProducers (key 61): the producers of a partition that this replica knows, with their sequences and open
 transactions.
 
-Serves version 0. A name that no topic can have is refused as such, where an unknown topic is only unknown.
+Serves version 0. Followers answer too, which helps to find out where replicas differ. A name that no topic can have is
+refused as such, where an unknown topic is only unknown.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.broker.dispatch import RequestContext, handles
+from headrace.broker.leaders import partition_here
+from headrace.broker.leadership import NO_LEADER_EPOCH
 from headrace.broker.repeated import REPETITIONS_ANSWERED_MAX
 from headrace.broker.rights import Operation, on_topics
 from headrace.cluster.topic_names import name_problem
@@ -54,8 +57,8 @@ def _describe(broker: Broker, topic: str, index: int) -> PartitionResponse:
         result.error_code, result.error_message = ErrorCode.INVALID_TOPIC_EXCEPTION, problem
         return result
     try:
-        partition = broker.partition(topic, index)
-        partition.check_leader()
+        partition = partition_here(broker, topic, index)
+        partition.check_epoch(NO_LEADER_EPOCH)
     except KafkaError as error:
         # As Kafka, which has no words for a partition that a known topic has not.
         result.error_code = error.code

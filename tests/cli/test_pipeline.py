@@ -115,6 +115,7 @@ def noted(name: str, kafka: EmbeddedBroker, **changes: object) -> Path:
 
 def test_status_and_remove(headrace: Command, kafka: EmbeddedBroker) -> None:
     assert "No pipeline has run" in headrace("pipeline", "status").err
+    assert headrace("pipeline", "remove", "land-1", "--yes").err == "headrace: there is no pipeline land-1\n"
     done = noted("land-1", kafka, phase=states.Phase.DONE)
     running = noted("land-2", kafka)
     log_path("land-1").parent.mkdir(parents=True)

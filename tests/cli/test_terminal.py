@@ -125,7 +125,7 @@ def test_a_reason_that_there_is_none_of_is_refused(headrace: Command, topic: str
     assert "stalled" in result.err
 
 
-def test_prose_in_the_last_column_is_broken_at_spaces() -> None:
+def test_prose_in_the_last_column_is_broken_at_spaces(monkeypatch: pytest.MonkeyPatch) -> None:
     columns = [Column("name", "NAME"), Column("does", "WHAT IT DOES", wraps=True)]
     rows = [
         {"name": "land", "does": "Topics to a table, by date, small files joined."},
@@ -138,6 +138,8 @@ def test_prose_in_the_last_column_is_broken_at_spaces() -> None:
         "x     Short.",
     ]
     assert table(rows, columns, 30)[0] == "NAME          land", "too narrow for prose beside a name"
+    monkeypatch.setattr("headrace.cli.output.has_colours", lambda stream=None: True)
+    assert table(rows, columns, 40)[0] == "\x1b[1mNAME\x1b[0m  \x1b[1mWHAT IT DOES\x1b[0m", "as wide as it has to be"
 
 
 def test_the_list_of_commands_is_whole_on_eighty_columns(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from headrace.protocol.messages.metadata import MetadataRequest, MetadataRespons
 from headrace.protocol.messages.offset_fetch import OffsetFetchRequest
 from headrace.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from headrace.protocol.stored import consumer_offsets, metadata_records
+from headrace.protocol.stored.consumer_offsets import OffsetCommitValue
 from headrace.protocol.wire import MalformedMessageError, read_length, read_uvarint, uvarint
 
 from .kio_pairs import kio_class, pair
@@ -182,13 +183,28 @@ def test_unknown_tagged_fields_are_skipped_and_of_a_known_one_sent_twice_the_las
     assert decode(ApiVersionsResponse, 3, raw).finalized_features_epoch == 6
 
 
-def test_a_tagged_field_with_a_wrong_size_is_malformed() -> None:
+def test_the_size_of_a_known_tagged_field_is_not_looked_at_and_that_of_an_unknown_one_is() -> None:
+    """As Java's generated classes read them, in messages and in internal records."""
     head = b"\x00\x00\x01\x00\x00\x00\x00"
-    assert not survives(ApiVersionsResponse, 3, head + b"\x01\x01\x09" + bytes(9))
-    assert not survives(ApiVersionsResponse, 3, head + b"\x01\x01\x07" + bytes(9))
+    for size in (0, 7, 9, 100):
+        raw = head + b"\x02\x01" + uvarint(size) + bytes(7) + b"\x05" + b"\x63\x01x"
+        assert decode(ApiVersionsResponse, 3, raw).finalized_features_epoch == 5
+    assert not survives(ApiVersionsResponse, 3, head + b"\x01\x01\x08" + bytes(7))
+    assert not survives(ApiVersionsResponse, 3, head + b"\x01\x63\x02x")
+    value = OffsetCommitValue(offset=5, topic_id=bytes(range(16)))
+    raw = encode(value, 4)
+    assert raw[-18:-16] == b"\x00\x10"
+    assert decode(OffsetCommitValue, 4, raw[:-17] + b"\x7f" + raw[-16:]) == value
 
 
-def test_tagged_fields_inside_tagged_fields_are_read_and_their_sizes_held() -> None:
+def test_a_negative_number_of_tagged_fields_is_none() -> None:
+    negative = b"\xff\xff\xff\xff\x0f"
+    for message, version in ((HeartbeatRequest(group_id="g"), 4), (FetchRequest(), 15), (HeartbeatResponse(), 4)):
+        raw = encode(message, version)
+        assert decode(type(message), version, raw[:-1] + negative) == message
+
+
+def test_tagged_fields_inside_tagged_fields_are_read() -> None:
     replica_state = b"\x00\x00\x00\x05" + bytes(8)
     inner = replica_state + b"\x01\x07\x02xy"  # an unknown tag of the struct that is itself a tagged field
     body = encode(FetchRequest(), 15)

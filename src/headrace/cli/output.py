@@ -151,7 +151,8 @@ def _wrapped(
     rows: Sequence[Row], cells: Sequence[Sequence[str]], columns: Sequence[Column], widths: Sequence[int], left: int
 ) -> list[str]:
     """A table whose last column is broken at spaces."""
-    lines = [_GAP.join(styled(column.title.ljust(width), "1") for column, width in zip(columns, widths)).rstrip()]
+    *titles, last = (column.title for column in columns)
+    lines = [_GAP.join([*(styled(title.ljust(width), "1") for title, width in zip(titles, widths)), styled(last, "1")])]
     margin = " " * (sum(widths[:-1]) + len(_GAP) * (len(widths) - 1))
     for row, texts in zip(rows, cells):
         first, *more = textwrap.wrap(texts[-1], left) or [""]

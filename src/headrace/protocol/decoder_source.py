@@ -172,7 +172,10 @@ class DecoderWriter(SourceWriter):
         return max(1, size + (1 if self.flexible else 0))
 
     def tags(self, depth: int, tagged: list[Field], m: str) -> None:
-        """Read the tagged fields; unknown ones are skipped, and of one that comes twice the last counts."""
+        """Read the tagged fields; unknown ones are skipped, and of one that comes twice the last counts.
+
+        As Java reads them: a negative number of them is none, and the size of a known one is not looked at.
+        """
         self.byte(depth)
         self.add(depth, "if n:")
         if not tagged and not self.is_request:
@@ -181,6 +184,7 @@ class DecoderWriter(SourceWriter):
         start = self.local("start")
         self.add(depth + 1, f"{start} = position - 1")
         self.add(depth + 1, "if n > 127:", f"    n, position = read_uvarint(buffer, {start})")
+        self.add(depth + 2, f"if n > {wire.INT32_MAX}:", "    n = 0")
         self.count(depth + 1)
         if not tagged:
             self.add(depth + 1, f"position = skip_tags(buffer, {start})")
@@ -189,11 +193,10 @@ class DecoderWriter(SourceWriter):
         tag, end = self.local("tag"), self.local("tag_end")
         self.add(depth + 1, "for _ in range(n):", f"    {tag}, position = read_uvarint(buffer, position)")
         self.add(depth + 2, "n, position = read_uvarint(buffer, position)", f"{end} = position + n")
-        self.add(depth + 2, f"if {end} > size:", "    raise Malformed('a tagged field reaches beyond the message')")
         for field in tagged:
             self.add(depth + 2, f"if {tag} == {field.tag}:")
             self.field(depth + 3, field, f"{m}.{field.name}")
             self.flush(depth + 3)
-            self.add(depth + 3, f"if position != {end}:")
-            self.add(depth + 4, f"raise Malformed({f'tagged field {field.name} has a wrong size'!r})")
+            self.add(depth + 3, "continue")
+        self.add(depth + 2, f"if {end} > size:", "    raise Malformed('a tagged field reaches beyond the message')")
         self.add(depth + 2, f"position = {end}")

@@ -13,6 +13,7 @@ pack_int16 = struct.Struct(">h").pack
 pack_int32 = struct.Struct(">i").pack
 read_int16 = struct.Struct(">h").unpack_from
 
+INT32_MAX = 2**31 - 1
 SMALL_ARRAY = 64
 REQUEST_ELEMENTS_MAX = 100_000
 """Of all arrays of a request together, unless the reader says otherwise."""
@@ -77,8 +78,10 @@ def read_length(buffer: Any, position: int) -> tuple[int, int]:
 
 
 def skip_tags(buffer: Any, position: int, count_max: int | None = None) -> int:
-    """The position after a section of tagged fields none of which is known."""
+    """The position after a section of tagged fields none of which is known. To Java a negative number is none."""
     count, position = read_uvarint(buffer, position)
+    if count > INT32_MAX:
+        return position
     if count_max is not None and count > count_max:
         raise TooManyElementsError
     if count * 2 > len(buffer) - position:

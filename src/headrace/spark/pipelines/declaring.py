@@ -116,10 +116,12 @@ class Pipeline(Protocol):
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """`; did you mean x?`, or the list of names when none is near."""
+    """`; did you mean x?`, or the list of names when none is near (if there are any)."""
     known = list(names)
     close = difflib.get_close_matches(name, known, 1)
-    return f"; did you mean {close[0]}?" if close else f"; there are {', '.join(known)}"
+    if close:
+        return f"; did you mean {close[0]}?"
+    return f"; there are {', '.join(known)}" if known else ""
 
 
 def parsed(declared: Sequence[Option], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -29,3 +29,7 @@ def __getattr__(name: str) -> Any:
     value = getattr(importlib.import_module(module), _NAMES.get(name, name))
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})

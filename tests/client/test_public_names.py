@@ -21,6 +21,7 @@ from headrace.client import errors as client_errors
 from headrace.client.consumer import errors as consumer_errors
 
 SOURCE = Path(headrace.__file__).parent
+PUBLIC = (headrace, headrace.admin, headrace.aio)
 
 ALONE = """
 import importlib, sys
@@ -40,15 +41,15 @@ def test_every_module_that_users_import_from_can_be_the_first() -> None:
 
 
 def test_every_name_that_headrace_gives_is_there() -> None:
-    for name in headrace.__all__:
-        assert getattr(headrace, name) is not None
-        assert name in dir(headrace)
+    for module in PUBLIC:
+        for name in module.__all__:
+            assert name in dir(module)
+            assert getattr(module, name) is not None
     assert {"HeadraceError", "KafkaError", "ConfigError", "Delivery", "RecordMetadata", "Record"} <= set(
         headrace.__all__
     )
 
 
-PUBLIC = (headrace, headrace.admin, headrace.aio)
 _NAME = re.compile(r"[A-Z]\w+")
 # Named in signatures, and not for users to write down: functions that they give, and what only tests and other rooms
 # pass.

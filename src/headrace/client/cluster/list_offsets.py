@@ -11,6 +11,7 @@ from headrace.client.flows import All, Flow, Pause, When
 from headrace.errors import (
     ErrorCode,
     HeadraceError,
+    KafkaError,
     RetriableError,
     UnknownTopicOrPartitionError,
     UnsupportedForMessageFormatError,
@@ -174,6 +175,6 @@ class OffsetLookup:
 
 
 def say_where(error: HeadraceError, partition: TopicPartition) -> HeadraceError:
-    if isinstance(error, UnsupportedForMessageFormatError):
+    if isinstance(error, UnsupportedForMessageFormatError) or not isinstance(error, KafkaError):
         return error
-    return say(error, f"looking up an offset of {partition}") if hasattr(error, "message") else error  # type: ignore[arg-type]  # only KafkaErrors have a message
+    return say(error, f"looking up an offset of {partition}")

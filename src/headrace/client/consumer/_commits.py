@@ -52,7 +52,7 @@ Offsets = dict[TopicPartition, OffsetAndMetadata]
 CommitCallback = Callable[[HeadraceError | None, Offsets], Any]
 
 ASYNC_COMMITS_MAX = 10_000
-_VERSION_WITH_NAMES_MAX = 9
+_VERSION_WITH_NAMES_MAX = 9  # of OffsetCommit, and of OffsetFetch: later ones name topics by their ids
 _FOREVER = float("inf")
 _LEFT_WORDS = (
     "the group has rebalanced and given the partitions to other members. Usually the time between two polls was longer "
@@ -267,7 +267,8 @@ class OffsetCommits:
         wanted = list(partitions)
         while wanted:
             yield from self._link.find()
-            call = self._link.submit(_fetch_request(self._link.group_id, wanted, self._require_stable), version_max=9)
+            request = _fetch_request(self._link.group_id, wanted, self._require_stable)
+            call = self._link.submit(request, version_max=_VERSION_WITH_NAMES_MAX)
             if call is None:
                 continue
             yield call

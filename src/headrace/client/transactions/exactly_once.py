@@ -80,7 +80,7 @@ class _Rules:
                 "isolation.level to read_committed unless no transactional producer writes to its topics",
                 settings.group_id,
             )
-        self._clock = producer._clock if hasattr(producer, "_clock") else producer._runtime.clock
+        self._clock = producer._clock
         self._retries = retries
         self._idle_timeout = idle_timeout
         self._failures = 0

@@ -16,6 +16,8 @@ from tests.waiting import eventually
 
 from headrace.broker.broker import WAITING_LOGS_RETRY_S
 from headrace.broker.descriptors import share_out
+from headrace.broker.replicas import Replicas
+from headrace.cluster.image import Image
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.metadata import MetadataRequest
 from headrace.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -133,9 +135,22 @@ def run(scenario: Callable[[Simulation, SimulatedBroker, Client], Awaitable[None
     run_simulation(main, seed, time_max_s=900.0)
 
 
-def test_a_topic_whose_logs_cannot_be_opened_is_not_told_as_made_and_works_when_they_can(failures: list[str]) -> None:
+@pytest.mark.parametrize("has_defect", [False, True])
+def test_a_topic_whose_logs_cannot_be_opened_is_not_told_as_made_and_works_when_they_can(
+    failures: list[str], monkeypatch: pytest.MonkeyPatch, has_defect: bool
+) -> None:
     async def scenario(simulation: Simulation, broker: SimulatedBroker, client: Client) -> None:
         disk = broker.host.disk
+        if has_defect:
+            make = Replicas.make_waiting
+            defects = [RuntimeError("a defect")]
+
+            async def fail_once(replicas: Replicas, image: Image) -> None:
+                if defects:
+                    raise defects.pop()
+                await make(replicas, image)
+
+            monkeypatch.setattr(Replicas, "make_waiting", fail_once)
         fault = disk.inject(DiskFault("open", errno.EMFILE, under="/data/one/t-1", times=None))
         answer = await client.insist(raw.create_topics_request({"t": 3, "u": 1}), raw.CREATE_TOPICS_VERSION)
         told = {topic.name: topic for topic in answer.topics}
@@ -145,10 +160,10 @@ def test_a_topic_whose_logs_cannot_be_opened_is_not_told_as_made_and_works_when_
         assert await write(client, "t", 0) == 0
         assert await write(client, "t", 1) == ErrorCode.KAFKA_STORAGE_ERROR
         disk.faults.remove(fault)
-        await asyncio.sleep(2 * WAITING_LOGS_RETRY_S)
+        await asyncio.sleep(3 * WAITING_LOGS_RETRY_S)
         assert await write(client, "t", 1) == 0
         assert await client.read_all("t", 1)
-        assert sum("could not be made" in text for text in failures) == 1
+        assert sum("could not be made" in text for text in failures) == 1 + has_defect
         failures.clear()
 
     run(scenario)

@@ -11,7 +11,7 @@ from headrace.broker.broker import Broker
 from headrace.cluster.broker_config import BrokerConfig
 from headrace.cluster.decision import Decision
 from headrace.cluster.records import PartitionChangeRecord
-from headrace.cluster.store import StoreError, StoreMember, WrongClusterError
+from headrace.cluster.store import Seat, StoreError, StoreMember, WrongClusterError
 from headrace.cluster.store.model import ZooKeeperModel
 from headrace.cluster.store.node_store import NodeStore
 from headrace.config import ConfigError
@@ -148,6 +148,32 @@ def test_when_the_controller_dies_another_takes_over_and_fences_it(seed: int) ->
         assert set(back.image.topics) == {"wide", "after"}
 
     run_several(main, seed)
+
+
+def test_a_controller_that_goes_between_two_looks_is_followed_by_whoever_looked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One broker is left: it lost an election, and when it looked who has won, nobody was there any more."""
+
+    async def main(cluster: SeveralBrokers) -> None:
+        controller = cluster.controller_id()
+        assert controller is not None
+        left = cluster.other_than(controller)
+        await cluster.brokers[cluster.other_than(controller, left)].stop()
+        await cluster.brokers[left].stop()
+        look = NodeStore.seat
+
+        async def gone_before(store: NodeStore, *other_than: Seat | None) -> Seat | None:
+            while not other_than and await look(store) is not None:
+                cluster.brokers[controller].kill()
+                await asyncio.sleep(0.1)
+            return await look(store, *other_than)
+
+        monkeypatch.setattr(NodeStore, "seat", gone_before)
+        await cluster.brokers[left].start()
+        assert cluster.controller_id() == left
+
+    run_several(main)
 
 
 def test_a_controller_that_has_just_started_fences_whoever_died_before_without_waiting_another_time_out() -> None:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from tests.log.test_directories_names import damage
 
+from headrace.broker.directory_reports import DirectoryReports
+from headrace.cluster.records import MetadataRecord, PartitionChangeRecord
+from headrace.cluster.store import StoreError
+from headrace.cluster.store.node_store import NodeStore
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,
     ReassignableTopic,
 )
+from headrace.protocol.messages.assign_replicas_to_dirs import AssignReplicasToDirsRequest
 from headrace.runtime.simulated import DiskFault
 
 from . import raw
@@ -46,6 +53,50 @@ def test_a_failed_directory_of_any_broker_is_led_by_others_and_the_broker_by_its
         await cluster.until(lambda: leaders_of("alone") == {failing})
         for topic, index in two:
             await cluster.until(lambda t=topic, i=index: failing in watcher.image.topics[t].partitions[i].isr)  # type: ignore[misc]
+
+    run_several(main, settings={"log.dirs": "/data/one,/data/two"})
+
+
+@pytest.mark.parametrize("trouble", ["refused", "defect"])
+def test_a_failed_directory_is_told_again_whatever_came_between(monkeypatch: pytest.MonkeyPatch, trouble: str) -> None:
+    """The store did not let the controller write it down, say; or telling of it has failed by a defect."""
+
+    async def main(cluster: SeveralBrokers) -> None:
+        assert await create(cluster, 1, "shared", partitions=6, replicas=3) == ErrorCode.NONE
+        failing = cluster.other_than(cluster.controller_id())
+        broker, watcher = cluster.running(failing), cluster.running(cluster.other_than(failing))
+        await cluster.until(lambda: len(broker.replicas.partitions) == 6)
+        two = {key for key, found in broker.replicas.partitions.items() if found.log.directory.startswith("/data/two")}
+        failures = [1, 1, 1]
+        append, report = NodeStore.append_if_epoch, DirectoryReports._report
+
+        async def refuse(store: NodeStore, epoch: int, records: Sequence[MetadataRecord]) -> int:
+            if failures and any(isinstance(one, PartitionChangeRecord) and one.directories for one in records):
+                failures.pop()
+                raise StoreError("not allowed for now")
+            return await append(store, epoch, records)
+
+        def fail(reports: DirectoryReports) -> AssignReplicasToDirsRequest | None:
+            if failures:
+                failures.pop()
+                raise RuntimeError("a defect")
+            return report(reports)
+
+        if trouble == "refused":
+            monkeypatch.setattr(NodeStore, "append_if_epoch", refuse)
+        else:
+            monkeypatch.setattr(DirectoryReports, "_report", fail)
+        cluster.brokers[failing].host.disk.inject(DiskFault("*", under="/data/two", times=None))
+        client = cluster.client(failing)
+        for topic, index in two:
+            await client.request(raw.produce_request(topic, index, raw.batch([b"x"])), raw.PRODUCE_VERSION)
+
+        def leaders() -> set[int]:
+            partitions = enumerate(watcher.image.topics["shared"].partitions)
+            return {state.leader for index, state in partitions if ("shared", index) in two}
+
+        await cluster.until(lambda: failing not in leaders())
+        assert not failures
 
     run_several(main, settings={"log.dirs": "/data/one,/data/two"})
 

@@ -231,6 +231,25 @@ def test_a_defect_costs_those_connections_and_no_other(
     assert "ZeroDivisionError" in caplog.text
 
 
+def test_a_batch_that_cannot_be_looked_at_costs_its_own_connection_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def scenario(turn: Turn) -> None:
+        check = Log.check
+
+        def failing(self: Log, records: Any, *args: Any, **options: Any) -> Any:
+            return check(self, records, *args, **options) if b"odd" not in bytes(records) else 1 // 0
+
+        monkeypatch.setattr(Log, "check", failing)
+        turn.send(*(produce(raw.batch([value])) for value in (b"a", b"odd", b"b")))
+        first, odd, last = turn.end()
+        assert [outcome(first), odd, outcome(last)] == [(0, 2), None, (0, 3)]
+        assert [transport.closed for _, transport in turn.connections] == ["", "aborted", ""]
+
+    played(monkeypatch, scenario)
+    assert "ZeroDivisionError" in caplog.text
+
+
 def test_a_client_that_is_gone_gets_no_answer_and_its_record_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     def scenario(turn: Turn) -> None:
         turn.send(produce(raw.batch([b"a"])), produce(raw.batch([b"b"])))

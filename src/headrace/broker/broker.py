@@ -396,6 +396,8 @@ class Broker:
                 await self.metadata.make_waiting()
             except HeadraceError as error:
                 log.error("logs that wait for descriptors could not be made: %s", error)
+            except Exception:
+                log.exception("logs that wait for descriptors could not be made, by a defect: please report it")
         self._waiting = None
 
     async def _listen(self) -> None:

@@ -55,15 +55,21 @@ class DirectoryReports:
 
     async def _told(self) -> bool:
         """Whether there is nothing left to tell."""
+        try:
+            return await self._tell()
+        except HeadraceError as error:
+            log.error("the controller does not hear of failed log directories yet: %s", error)
+        except Exception:
+            # Nobody else tells it: what it does not hear of stays led by a broker that cannot.
+            log.exception("failed log directories could not be told of, by a defect: please report it")
+        return False
+
+    async def _tell(self) -> bool:
         request = self._report()
         if request is None:
             return True
-        try:
-            response = await self._broker.ask(self._broker.controller.assign_replicas_to_dirs, request)
-        except HeadraceError as error:
-            log.error("the controller does not hear of failed log directories yet: %s", error)
-            return False
-        if response.error_code == ErrorCode.KAFKA_STORAGE_ERROR:
+        response = await self._broker.ask(self._broker.controller.assign_replicas_to_dirs, request)
+        if response.error_code == ErrorCode.KAFKA_STORAGE_ERROR and self._broker.membership is None:
             # The metadata is in that directory too: clients are refused one by one.
             log.error("leaders of offline partitions stay as they were: the metadata cannot be written")
             return True

@@ -247,7 +247,8 @@ class ClusterMembership:
                 if epoch is None:
                     seat = await self._store.seat()
                     self._seat_is(seat)
-                    await self._until_lost(self._store.seat(seat))
+                    if seat is not None:  # or it is gone already, and perhaps nobody else is left to stand
+                        await self._until_lost(self._store.seat(seat))
                     continue
                 self.observers = Observers()
                 # Who was alive when this broker was the controller before says nothing of now.

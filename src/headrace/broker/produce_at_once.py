@@ -26,7 +26,7 @@ from headrace.errors import (
     UnknownTopicOrPartitionError,
     UnsupportedCompressionTypeError,
 )
-from headrace.log import Appended, Checked, RecordsRejectedError, TakesLongError
+from headrace.log import Appended, Checked, RecordsRejectedError
 from headrace.protocol.common_shapes import (
     PRODUCE_SINCE_VERSION,
     TOPIC_IDS_SINCE_VERSION,
@@ -130,7 +130,7 @@ class TurnAppends:
 def append_together(partition: Partition, batches: Sequence[Buffer]) -> list[Appended | KafkaError | None]:
     """As `Partition.append_at_once`, of a batch each of several clients, where it `takes_at_once`; for each its fate.
 
-    None: nothing was done, because it takes long to look at. An error: it is refused.
+    None: nothing was done, because it takes long to look at, or cannot be. An error: it is refused.
     """
     log = partition.log
     outcomes: list[Appended | KafkaError | None] = []
@@ -141,10 +141,10 @@ def append_together(partition: Partition, batches: Sequence[Buffer]) -> list[App
         try:
             good.append(log.check(records, short=True))
             places.append(place)
-        except TakesLongError:
-            pass
         except KafkaError as error:
             outcome = error
+        except Exception:  # noqa: BLE001 - it takes long; or a defect, which there costs its own connection alone
+            pass
         outcomes.append(outcome)
     appended = partition.writer.try_inline(log.append_together, good, partition.leadership.leader_epoch)
     assert appended is not BUSY, "whoever calls this has looked"

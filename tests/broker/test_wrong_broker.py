@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.cluster.topic_names import CONSUMER_OFFSETS
+from headrace.cluster.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.delete_records import (
     DeleteRecordsPartition,
@@ -127,6 +127,8 @@ def test_offsets_of_a_transaction_are_refused_by_a_broker_that_does_not_coordina
 
     async def main(cluster: SeveralBrokers) -> None:
         assert await create(cluster, 1, "t", partitions=1) == ErrorCode.NONE
+        # Its coordinator knows of no such transaction.
+        await cluster.running(1).metadata.ensure_internal(TRANSACTION_STATE)
         await cluster.running(1).metadata.ensure_internal(CONSUMER_OFFSETS)
         _, follower, _ = cluster.running(1).image.topics[CONSUMER_OFFSETS].partitions[0].replicas
         await cluster.until(lambda: (CONSUMER_OFFSETS, 0) in cluster.running(follower).replicas.partitions)

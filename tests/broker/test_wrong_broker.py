@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.cluster.topic_names import CONSUMER_OFFSETS
+from headrace.cluster.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.delete_records import (
     DeleteRecordsPartition,
@@ -10,6 +10,18 @@ from headrace.protocol.messages.delete_records import (
     DeleteRecordsTopic,
 )
 from headrace.protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
+from headrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from headrace.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
+from headrace.protocol.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+)
+from headrace.topics import TopicPartition
 
 from . import raw
 from .several import SeveralBrokers, create, run_several
@@ -61,3 +73,74 @@ def test_the_brokers_own_records_are_refused_by_whoever_is_asked() -> None:
             assert await _delete_code(cluster, node_id, CONSUMER_OFFSETS) == ErrorCode.INVALID_TOPIC_EXCEPTION
 
     run_several(main, settings={"offsets.topic.num.partitions": "1", "offsets.topic.replication.factor": "1"})
+
+
+def test_a_fetch_in_the_name_of_a_broker_without_a_replica_may_be_ahead_of_the_leader() -> None:
+    """With a leader epoch, which the leader knows, the fetch may be of a replica that it does not know yet."""
+
+    async def main(cluster: SeveralBrokers) -> None:
+        assert await create(cluster, 1, "t", partitions=1, replicas=2) == ErrorCode.NONE
+        leader, follower = cluster.running(1).image.topics["t"].partitions[0].replicas
+        await cluster.until(lambda: ("t", 0) in cluster.running(leader).replicas.partitions)
+
+        async def code(replica_id: int, current_leader_epoch: int) -> int:
+            part = FetchPartition(partition=0, current_leader_epoch=current_leader_epoch, partition_max_bytes=1000)
+            topic = FetchTopic(topic="t", partitions=[part])
+            request = FetchRequest(replica_id=replica_id, max_wait_ms=0, min_bytes=0, max_bytes=1000, topics=[topic])
+            answer = await cluster.client(leader).request(request, 12, 60.0)
+            found: int = answer.responses[0].partitions[0].error_code
+            return found
+
+        outsider = cluster.other_than(leader, follower)
+        assert await code(outsider, 0) == ErrorCode.UNKNOWN_LEADER_EPOCH
+        assert await code(outsider, -1) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert await code(follower, 0) == ErrorCode.NONE
+
+    run_several(main)
+
+
+def test_markers_for_a_partition_that_is_elsewhere_are_told_unknown_to_clients_alone() -> None:
+    async def main(cluster: SeveralBrokers) -> None:
+        assert await create(cluster, 1, "t", partitions=1, replicas=2) == ErrorCode.NONE
+        leader, follower = cluster.running(1).image.topics["t"].partitions[0].replicas
+        outsider = cluster.other_than(leader, follower)
+        topic = WritableTxnMarkerTopic(name="t", partition_indexes=[0])
+        marker = WritableTxnMarker(producer_id=7, producer_epoch=0, topics=[topic])
+
+        async def code(node_id: int) -> int:
+            await cluster.until(lambda: "t" in cluster.running(node_id).image.topics)
+            answer = await cluster.client(node_id).request(WriteTxnMarkersRequest(markers=[marker]), 1, 60.0)
+            found: int = answer.markers[0].topics[0].partitions[0].error_code
+            return found
+
+        assert await code(follower) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert await code(outsider) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        # Of a coordinator, whose client id says so, it must not be taken for a topic that was deleted.
+        errors = await cluster.running(outsider).transactions.write_markers(7, 0, 0, False, [TopicPartition("t", 0)], 0)
+        assert set(errors.values()) == {ErrorCode.NOT_LEADER_OR_FOLLOWER}
+
+    run_several(main)
+
+
+def test_offsets_of_a_transaction_are_refused_by_a_broker_that_does_not_coordinate_the_group() -> None:
+    """Before the transaction is asked about, which may be refused for other reasons."""
+
+    async def main(cluster: SeveralBrokers) -> None:
+        assert await create(cluster, 1, "t", partitions=1) == ErrorCode.NONE
+        # Its coordinator knows of no such transaction.
+        await cluster.running(1).metadata.ensure_internal(TRANSACTION_STATE)
+        await cluster.running(1).metadata.ensure_internal(CONSUMER_OFFSETS)
+        _, follower, _ = cluster.running(1).image.topics[CONSUMER_OFFSETS].partitions[0].replicas
+        await cluster.until(lambda: (CONSUMER_OFFSETS, 0) in cluster.running(follower).replicas.partitions)
+        part = TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=1, committed_metadata="")
+        request = TxnOffsetCommitRequest(
+            transactional_id="x",
+            group_id="g",
+            producer_id=1,
+            producer_epoch=0,
+            topics=[TxnOffsetCommitRequestTopic(name="t", partitions=[part])],
+        )
+        answer = await cluster.client(follower).request(request, 3, 60.0)
+        assert answer.topics[0].partitions[0].error_code == ErrorCode.NOT_COORDINATOR
+
+    run_several(main, settings={"offsets.topic.num.partitions": "1", "offsets.topic.replication.factor": "3"})

@@ -10,7 +10,8 @@ import pytest
 from tests.cli.conftest import Command
 
 from headrace.cli.exits import Exit
-from headrace.client.admin import Admin, PartitionReassignment, Results
+from headrace.client.admin import Admin, ClusterDescription, PartitionReassignment, Results
+from headrace.net.node import Node
 from headrace.testing import EmbeddedBroker
 from headrace.topics import TopicPartition
 
@@ -75,3 +76,22 @@ def test_an_election_that_loses_records_is_not_held_where_nobody_can_be_asked(he
     assert "may be lost" in refused.err
     assert "add --yes" in refused.err
     assert headrace("elect", topic, "--unclean", "--yes").code == Exit.OK
+
+
+def test_only_a_broker_that_does_not_run_is_forgotten(
+    headrace: Command, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "broker 1 runs" in headrace("cluster", "unregister", "1").err
+    assert "9 is not currently registered" in headrace("cluster", "unregister", "9").err
+    # One that is down and holds something is forgotten when that is meant.
+    nodes = (Node(1, "127.0.0.1", 1), Node(2, "127.0.0.1", 2))
+    described = ClusterDescription("cluster", nodes[0], nodes, frozenset({1, 2}))
+    forgotten: list[int] = []
+    monkeypatch.setattr(Admin, "describe_cluster", lambda admin, **_: described)
+    monkeypatch.setattr(Admin, "unregister_broker", lambda admin, node_id: forgotten.append(node_id))
+    refused = headrace("cluster", "unregister", "1")
+    assert refused.code == Exit.USAGE
+    assert "Broker 1 holds" in refused.err
+    assert headrace("cluster", "unregister", "2").code == Exit.OK
+    assert headrace("cluster", "unregister", "1", "--yes").code == Exit.OK
+    assert forgotten == [2, 1]

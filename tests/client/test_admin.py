@@ -38,6 +38,7 @@ from headrace.client.admin import (
 from headrace.client.errors import ClientClosedError
 from headrace.config import ConfigError
 from headrace.errors import (
+    BrokerIdNotRegisteredError,
     ElectionNotNeededError,
     GroupIdNotFoundError,
     InvalidConfigError,
@@ -321,6 +322,8 @@ def test_leaders_and_reassignments_of_a_cluster_of_one(admin: Admin, topic: str)
     with pytest.raises(InvalidReplicaAssignmentError):
         admin.alter_partition_reassignments({partition: [node + 70]}).all()
     assert admin.list_partition_reassignments() == {}
+    with pytest.raises(BrokerIdNotRegisteredError):
+        admin.unregister_broker(node + 70)
 
 
 def test_producers_of_a_partition(admin: Admin, topic: str) -> None:

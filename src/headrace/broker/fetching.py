@@ -262,7 +262,7 @@ class Fetching:
         try:
             partition.check_leader(max(wanted.current_leader_epoch, NO_LEADER_EPOCH))
             if self.replica_id >= 0:
-                partition.check_follower(self.replica_id, self.replica_epoch)
+                partition.check_follower(self.replica_id, self.replica_epoch, wanted.current_leader_epoch)
         except KafkaError as error:
             if not self._is_followed_here(partition, error):
                 data.error_code = error.code

@@ -29,6 +29,7 @@ from headrace.errors import (
     NotEnoughReplicasError,
     NotLeaderOrFollowerError,
     OffsetNotAvailableError,
+    UnknownLeaderEpochError,
 )
 from headrace.log import UNVERIFIED, Appended, Checked, Log, LogConfig, Origin, TakesLongError, Verification
 from headrace.runtime import BUSY, Buffer, DirectoryWriter, DiskError, OverloadedError
@@ -453,8 +454,11 @@ class Partition:
             self._commits.acknowledge(state)
             self._commits.show(state.high_watermark)
 
-    def check_follower(self, node_id: int, broker_epoch: int) -> None:
+    def check_follower(self, node_id: int, broker_epoch: int, current_leader_epoch: int) -> None:
         """Refuse a fetch in the name of a broker that has no replica, or that was restarted since."""
+        if current_leader_epoch > NO_LEADER_EPOCH and node_id not in self.leadership.replicas:
+            # It may be one that is being added, and has heard of it before this broker.
+            raise UnknownLeaderEpochError(f"{self.key}: broker {node_id} has no replica of it, as far as is known here")
         if (state := self.state) is None or not state.check_fetch(node_id, broker_epoch):
             raise NotLeaderOrFollowerError(f"{self.key}: broker {node_id} has no replica of it")
 

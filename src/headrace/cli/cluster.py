@@ -13,8 +13,10 @@ import typer
 from headrace.cli.cluster_describe import describe
 from headrace.cli.cluster_status import watch
 from headrace.cli.local_cluster import BROKERS_MAX, Health, LocalBroker, LocalCluster
-from headrace.cli.options import Json, Target, pairs, targeted
-from headrace.cli.output import note, styled, usage
+from headrace.cli.options import Json, Target, Yes, pairs, targeted
+from headrace.cli.output import confirm, note, styled, usage
+from headrace.client.admin import Admin
+from headrace.words import plural
 
 app = typer.Typer(no_args_is_help=False, rich_markup_mode=None)
 
@@ -162,6 +164,27 @@ def resume(node_id: Node, directory: Directory = None) -> None:
     cluster = _cluster(directory)
     cluster.signal(_alive(cluster, node_id), signal.SIGCONT)
     print(f"broker {node_id} goes on")
+
+
+@app.command()
+@targeted
+def unregister(node_id: Node, yes: Yes = False, *, target: Target) -> None:
+    """Let the cluster forget a broker that was taken away for good."""
+    with target.admin() as admin:
+        found = admin.describe_cluster(include_fenced_brokers=True)
+        if node_id in {node.id for node in found.nodes} - found.fenced:
+            raise usage(f"broker {node_id} runs, and would register again: stop it first")
+        held = _held(admin, node_id)
+        if held:
+            words = f"Broker {node_id} holds {plural(held, 'replica')}; `headrace reassign plan --empty` moves them."
+            confirm(f"{words} Forget it all the same?", yes=yes)
+        admin.unregister_broker(node_id)
+    print(f"broker {node_id} is forgotten")
+
+
+def _held(admin: Admin, node_id: int) -> int:
+    topics = admin.describe_topics(admin.list_topics(list_internal=True)).ok
+    return sum(node_id in info.replicas for topic in topics.values() for info in topic.partitions)
 
 
 def _alive(cluster: LocalCluster, node_id: int) -> LocalBroker:

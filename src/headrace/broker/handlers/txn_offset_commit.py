@@ -66,6 +66,8 @@ async def _join(
         partition = broker.partition(*key)
     except HeadraceError:
         return ErrorCode.NONE, UNVERIFIED  # the group coordinator tells in its own words that it is not here
+    if not partition.is_leader:
+        return ErrorCode.NONE, UNVERIFIED  # so it does
     adds = context.api_version >= OFFSETS_ADD_VERSION
     error, guard = ErrorCode.NONE, None
     for _ in range(QUESTIONS_MAX):

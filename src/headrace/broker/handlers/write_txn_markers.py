@@ -40,6 +40,9 @@ async def write_txn_markers(
     # All at once: each waits until its replicas have it.
     written = await asyncio.gather(*(_write(broker, marker) for marker in request.markers))
     for marker, errors in zip(request.markers, written, strict=True):
+        if not context.is_from_broker:
+            # As Kafka tells them. Coordinators take what is unknown for deleted, and are told the truth.
+            errors = {key: _as_kafka_tells(broker, key, error) for key, error in errors.items()}
         if errors:
             answers.setdefault(marker.producer_id, {}).update(errors)
     return WriteTxnMarkersResponse(markers=[_result(producer_id, errors) for producer_id, errors in answers.items()])
@@ -59,6 +62,13 @@ async def _write(broker: Broker, marker: WritableTxnMarker) -> dict[TopicPartiti
         partitions,
         marker.transaction_version,
     )
+
+
+def _as_kafka_tells(broker: Broker, key: TopicPartition, error: ErrorCode) -> ErrorCode:
+    state = broker.image.partition(*key)
+    is_elsewhere = state is not None and broker.node_id not in state.replicas
+    is_refused = error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_refused and is_elsewhere else error
 
 
 def _refusal(marker: WritableTxnMarker) -> ErrorCode | None:

@@ -53,6 +53,7 @@ from headrace.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsTopics,
 )
+from headrace.protocol.messages.unregister_broker import UnregisterBrokerRequest
 from headrace.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from headrace.topics import TopicPartition
 
@@ -95,6 +96,18 @@ def _cluster_of_metadata(context: Context) -> Flow[ClusterDescription | Headrace
     view = context.core.view
     known = tuple(view.nodes[node_id] for node_id in sorted(view.nodes))
     return ClusterDescription(view.cluster_id, view.nodes.get(view.controller_id), known)
+
+
+def unregister_broker(context: Context, node_id: int) -> Flow[None]:
+    """Let the cluster forget a broker that will not come back. One that runs registers again."""
+
+    def attempt() -> Flow[HeadraceError | None]:
+        reply = yield from to_controller(context, UnregisterBrokerRequest(broker_id=node_id))
+        error = reply.error or refused(reply.response.error_code, reply.response.error_message)
+        forget_controller(context, getattr(error, "code", 0))
+        return error
+
+    return (yield from single(context, attempt))
 
 
 def describe_features(context: Context, node_id: int | None = None) -> Flow[FeatureMetadata]:

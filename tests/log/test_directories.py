@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import json
 import logging
 from pathlib import Path
@@ -303,6 +304,33 @@ def test_two_topics_of_one_name_are_an_error_where_no_metadata_tells_them_apart(
     host.disk.replace_file(f"{B}/t-0/{partition_metadata.FILE_NAME}", partition_metadata.encode(bytes(range(1, 17))))
     with pytest.raises(DirectoryMismatchError, match=r"t-0 is in /data/a and in /data/b"):
         opened(host)
+
+
+@pytest.mark.parametrize("operation", ["open", "rename", "sync_dir"])
+def test_a_shortage_of_descriptors_at_the_end_of_a_move_costs_that_move_alone(operation: str) -> None:
+    for skip in itertools.count():
+        host = make_host()
+        directories = opened(host)
+        log = directories.create(tp(0), CONFIG, TOPIC_ID, path=A)
+        other = directories.create(tp(1), CONFIG, TOPIC_ID, path=B)
+        fill(log)
+        move = directories.start_move(tp(0), B)
+        while move.step():
+            pass
+        fault = host.disk.inject(DiskFault(operation, errno.EMFILE, skip=skip))
+        try:
+            log = directories.finish_move(tp(0))
+        except DiskError:
+            directories.cancel_move(tp(0))
+        host.disk.heal()
+        assert directories.online_paths == [A, B], (operation, skip)
+        for served in (log, other):
+            fill(served)
+        assert directories.logs[tp(0)] is log
+        assert log.end_offset == 40
+        if fault.times:
+            assert log.directory == f"{B}/t-0"
+            break
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -394,7 +395,13 @@ class LogDirectories:
             target.free(self._runtime, partition)
             self._note_start(target, future)
             self._disk.rename(future.directory, home)
-            self._disk.sync_dir(target.path)
+            try:
+                self._disk.sync_dir(target.path)
+            except DiskError:
+                # It may pass: then it is a copy as before, which can be given up.
+                with contextlib.suppress(DiskError):
+                    self._disk.rename(home, future.directory)
+                raise
         except DiskError as error:
             self._go_offline(target, error)
             raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -26,6 +26,8 @@ from headrace.protocol.messages.delete_records import (
 from headrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from headrace.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from headrace.protocol.messages.produce import PartitionProduceResponse
+from headrace.runtime import OverloadedError
+from headrace.runtime.writer import Syncable
 
 WAIT_S = 30.0
 
@@ -90,6 +92,33 @@ def test_what_is_acknowledged_is_on_every_replica_and_readable_from_each() -> No
         assert (await fetched(trio, 2, version=10)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     simulated(test)
+
+
+def test_a_follower_does_not_tell_of_what_it_could_not_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With flush.messages, what is acknowledged is on the disks of all that are in sync."""
+
+    async def test(trio: Trio) -> None:
+        await trio.create_topic()
+        assert (await produced(trio, 1, b"first")).error_code == ErrorCode.NONE
+        writer = trio.partition(2).writer
+        sync, refusals = writer.sync, [1, 1, 1]
+
+        def refuse(files: Iterable[Syncable]) -> asyncio.Future[None]:
+            if refusals:
+                refusals.pop()
+                raise OverloadedError("too many syncs are waiting")
+            return sync(files)
+
+        monkeypatch.setattr(writer, "sync", refuse)
+        for number in range(5):
+            answer = await produced(trio, 1, b"%d" % number)
+            assert answer.error_code == ErrorCode.NONE
+            for node_id in trio.state.isr:
+                assert trio.partition(node_id).log.recovery_point > answer.base_offset, node_id
+        assert not refusals
+        assert trio.state.isr == NODES
+
+    simulated(test, settings={"log.flush.interval.messages": "1"})
 
 
 def test_who_comes_to_a_follower_is_told_the_leader() -> None:

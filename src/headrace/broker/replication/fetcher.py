@@ -115,8 +115,10 @@ class ReplicaFetcher:
     async def _run(self) -> None:
         while True:
             try:
-                self._prepare()
-                if self._session.asked:
+                unsynced = self._prepare()
+                if unsynced:
+                    await self._sync(unsynced)
+                elif self._session.asked:
                     await self._fetch()
                 else:
                     await self._wait_for_work()
@@ -138,13 +140,14 @@ class ReplicaFetcher:
         longest_ms = self._settings.setting("replica.fetch.backoff.ms")
         await asyncio.sleep(min(FIRST_BACKOFF_MS * 2 ** min(self._failures - 1, 20), longest_ms) / 1000)
 
-    def _prepare(self) -> None:
-        """Bring the session to where the partitions are."""
+    def _prepare(self) -> list[Key]:
+        """Bring the session to where the partitions are; those that have to be synced before."""
         now = self._clock.monotonic()
         for key in [key for key in self._paused if self._pauses[key].until <= now]:
             del self._paused[key]
             self._due[key] = None
         due, self._due = self._due, {}
+        unsynced: list[Key] = []
         throttle = self._settings.throttle
         for key in due:
             partition = self._partitions.get(key)
@@ -152,10 +155,28 @@ class ReplicaFetcher:
                 continue
             if not self._is_ours(partition):
                 self._drop(key)
+            elif partition.log.durable_end < partition.log.end_offset:
+                unsynced.append(key)
             elif throttle is not None and throttle.holds_back(partition, self._settings.node_id):
                 self._leave_alone(key, THROTTLED_S)
             else:
                 self._session.ask(key, partition.position())
+        return unsynced
+
+    async def _sync(self, keys: list[Key]) -> None:
+        """A fetch says what we have, and the leader counts on that as on the disk (`flush.messages`).
+
+        It is not there yet where a sync has failed, or where we led and were not done with it.
+        """
+        for key in keys:
+            partition = self._partitions.get(key)
+            if partition is None:
+                continue
+            self._due[key] = None
+            try:
+                await partition.sync()
+            except HeadraceError as error:
+                self._pause(key, partition, str(error))
 
     def _is_ours(self, partition: Partition) -> bool:
         return partition.is_following and partition.leadership.leader_id == self._source.broker_id

@@ -37,6 +37,13 @@ def test_the_name_of_an_earlier_version_is_the_same_class(module: object, earlie
     assert earlier in module.__all__  # type: ignore[attr-defined]  # all of them are modules with one
 
 
+def test_pages_name_errors_as_they_are_called_now() -> None:
+    root = Path(__file__).parent.parent
+    for page in [root / "README.md", *sorted((root / "docs").rglob("*.md"))]:
+        text = page.read_text("utf-8")
+        assert [earlier for _, earlier, _ in EARLIER_NAMES if f"`{earlier}`" in text] == [], page.name
+
+
 def test_a_fenced_producer_is_one_error_whoever_noticed_it() -> None:
     answered = errors.error_for(errors.ErrorCode.PRODUCER_FENCED)
     assert type(answered) is headrace.ProducerFencedError

@@ -108,6 +108,25 @@ def filled(kafka: SecuredKafka) -> str:
     return topic
 
 
+def test_the_example_of_the_page(secured_kafka: SecuredKafka, spark: Any) -> None:
+    """docs/spark.md: what it says of a secured Kafka, pasted, with this one's names."""
+    page = (Path(__file__).parents[2] / "docs" / "spark.md").read_text("utf-8")
+    section = page.split("## A secured Kafka")[1].split("\n## ")[0]
+    (example,) = re.findall(r"^```python\n(.*?)^```$", section, re.S | re.M)
+    here = {
+        "kafka.example.com:9094": secured_kafka.at("SASL_SSL"),
+        "/etc/kafka/ca.pem": str(secured_kafka.truststore),
+        'username="me" password="my secret"': f'username="{USER}" password="{PASSWORD}"',
+        '"clicks"': f'"{filled(secured_kafka)}"',
+    }
+    for written, real in here.items():
+        assert written in example
+        example = example.replace(written, real)
+    names: dict[str, Any] = {"spark": spark}
+    exec(example, names)
+    assert sorted((bytes(row.value) for row in names["rows"].collect()), key=int) == ROWS
+
+
 def values(kafka: SecuredKafka, topic: str) -> list[bytes]:
     found: list[bytes] = []
     config = {"bootstrap.servers": kafka.kafka.address, "isolation.level": "read_committed"}

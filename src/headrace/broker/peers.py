@@ -36,6 +36,9 @@ class PeerConnection(IntEnum):
 
 
 class _PeerConnections(Connections):
+    # Brokers know how they speak to each other: one that does not answer is not up yet, or no more.
+    finds_out = False
+
     def __init__(
         self,
         settings: ConnectionSettings,

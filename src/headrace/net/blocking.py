@@ -359,11 +359,11 @@ class BlockingDriver(Generic[Core]):
             raise OSError(code, os.strerror(code))
         # The next connection to this host starts with the address that worked.
         self._addresses.pop((connection.node.host, connection.node.port), None)
-        if self._tls is None:
+        if connection.tls is None:
             self._established(connection, link)
             return
         self._selector.unregister(link.sock)
-        link.sock = self._tls.wrap_socket(
+        link.sock = connection.tls.wrap_socket(
             link.sock, do_handshake_on_connect=False, server_hostname=connection.node.host
         )
         link.handshaking = True
@@ -391,7 +391,7 @@ class BlockingDriver(Generic[Core]):
         outgoing = connection.outgoing
         try:
             while outgoing:
-                if self._tls is None:
+                if connection.tls is None:
                     parts = outgoing if len(outgoing) <= _PARTS_MAX else [outgoing[i] for i in range(_PARTS_MAX)]
                     count = link.sock.sendmsg(parts)
                 else:

@@ -6,6 +6,7 @@ tells `closed`. Everything else is decided here.
 
 from __future__ import annotations
 
+import ssl
 import struct
 from collections import deque
 from collections.abc import Callable
@@ -29,8 +30,6 @@ _CORRELATION_MAX = 2_147_483_647
 _INT32 = struct.Struct(">i")
 _INT16 = struct.Struct(">h")
 _FOREVER = float("inf")
-_SETUP_REQUESTS = 2
-"""At most so many ask a broker which versions it speaks, before anything else is asked."""
 
 OnDone = Callable[["Call"], None]
 Frame = tuple[int, int, list[Buffer]]
@@ -131,6 +130,8 @@ class Connection:
         key: int | None = None,
         authenticate: Authenticate | None = None,
         renewal_spread: float = 0.0,
+        tls: ssl.SSLContext | None = None,
+        is_question: bool = False,
     ) -> None:
         self.node = node
         self.key = node.id if key is None else key
@@ -149,13 +150,18 @@ class Connection:
         self._next_correlation_id = 0
         self._authenticate = authenticate
         self._renewal_spread = renewal_spread
+        self.tls = tls
+        """What the driver speaks through."""
+        self.is_question = is_question
+        """Whether it only asks if there is a broker that answers without TLS."""
         self._flow: Flow | None = None
         self._authenticate_at = _FOREVER
 
     @property
-    def has_answered(self) -> bool:
-        """Whether the broker answered anything but the questions with which every connection begins."""
-        return self._next_correlation_id - len(self.in_flight) > _SETUP_REQUESTS
+    def was_sent_an_alert(self) -> bool:
+        """Whether TLS's refusal of what is no TLS came instead of an answer: 21, 3, version, length 2, two bytes."""
+        is_first = self.state is ConnectionState.NEGOTIATING and self.bytes_received == 0
+        return is_first and self.reader.frame_bytes & 0xFFFF00FF == 0x15030000 and self.reader.arrived_bytes == 3
 
     def __repr__(self) -> str:
         return f"<Connection to {self.node}: {self.state.value}, {len(self.in_flight)} in flight>"

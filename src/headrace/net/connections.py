@@ -14,14 +14,17 @@ import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, Protocol
 
 from headrace.errors import HeadraceError, KafkaError, NetworkError, RequestTimedOutError
 from headrace.net.authentication import REFUSALS
 from headrace.net.connection import SETTING_UP, Call, Connection, ConnectionState, Frame, OnDone, lost
 from headrace.net.node import Node
+from headrace.net.sasl.exchange import login_is_wanted
 from headrace.net.settings import ConnectionSettings
-from headrace.net.tls import refusal
+from headrace.net.tls import has_no_tls, needs_tls, refusal
+from headrace.protocol.api import ApiKey
 from headrace.protocol.wire import MalformedMessageError
 from headrace.records.buffers import SHARED
 from headrace.runtime import Clock
@@ -57,6 +60,13 @@ class Transport(Protocol):
         ...
 
 
+class Doubt(Enum):
+    """Why a broker may have closed a connection before it answered what was asked."""
+
+    TLS = "it may speak none"
+    LOGIN = "it may want one"
+
+
 @dataclass(slots=True)
 class NodeState:
     """What outlives a connection to a node."""
@@ -66,10 +76,15 @@ class NodeState:
     connection: Connection | None = None
     waiting: list[Call] = field(default_factory=list)
     last_error: HeadraceError | None = None
+    doubt: Doubt | None = None
+    """What the next connection finds out first."""
 
 
 class Connections(ABC):
     """One connection per key: a node's id, or a number that `node` resolves to one for a second connection to it."""
+
+    finds_out = True
+    """Whether a client that nobody ever answered asks what is wanted of it, where connections are closed on it."""
 
     def __init__(
         self,
@@ -91,6 +106,8 @@ class Connections(ABC):
         self._open: dict[Call, None] = {}
         """Calls without an answer, in the order in which they were made."""
         self._nodes: dict[int, NodeState] = {}
+        self._was_answered = False
+        """Whether any broker ever answered what this client is for."""
         self._warned_at: dict[tuple[str, int], float] = {}
         """When it was last said of an address that it cannot be reached."""
 
@@ -298,14 +315,21 @@ class Connections(ABC):
             self._fail_waiting(state, NetworkError(f"node {key} has left the cluster"))
             return None
         setup_ms = self.settings.setup_backoff.wait_ms(state.failures, self.rng)
+        security = self.settings.security
+        authenticate, tls = security.authenticate, security.tls
+        doubt = state.doubt
+        if doubt is Doubt.LOGIN:
+            authenticate = login_is_wanted("SASL_PLAINTEXT" if tls is None else "SASL_SSL")
         connection = Connection(
             node,
             self.settings.client_id or None,
             now,
             now + setup_ms / 1000,
             key=key,
-            authenticate=self.settings.security.authenticate,
-            renewal_spread=self.rng.random() if self.settings.security.authenticate is not None else 0.0,
+            authenticate=authenticate,
+            renewal_spread=self.rng.random() if security.authenticate is not None else 0.0,
+            tls=None if doubt is Doubt.TLS else tls,
+            is_question=doubt is Doubt.TLS,
         )
         state.connection = connection
         self.transport.open_connection(connection)
@@ -336,16 +360,20 @@ class Connections(ABC):
         except (MalformedMessageError, HeadraceError) as error:
             self._drop(connection, error, now)
             return
+        if connection.is_question:
+            self._drop(connection, has_no_tls(connection.node), now)
+            return
         if setting_up:
             if negotiating and connection.state is ConnectionState.AUTHENTICATING:
                 self._authenticate(connection, now)
                 return
             if connection.state is ConnectionState.READY:
                 state = self._state(connection.key)
-                state.failures, state.retry_at, state.last_error = 0, 0.0, None
+                state.failures, state.retry_at, state.last_error, state.doubt = 0, 0.0, None, None
                 self._warned_at.pop((connection.node.host, connection.node.port), None)
             self.transport.flush_connection(connection)
         elif call is not None:
+            self._was_answered = True
             call.finish(call.response, None)
         self._pump(connection.key, now)
         self._became_ready(now)
@@ -373,11 +401,14 @@ class Connections(ABC):
         never_ready = connection.state in SETTING_UP
         if never_ready:
             error = refusal(connection.node, error) or error
+        state = self._state(connection.key)
+        if not isinstance(error, REFUSALS):
+            # Who was refused for it asks again the next time, for those who did not wait for this answer.
+            state.doubt = self._doubt(connection, error)
         error = self._hinted(connection, error)
         calls = connection.closed()
         if close:
             self.transport.close_connection(connection)
-        state = self._state(connection.key)
         if state.connection is connection:
             state.connection = None
         state.retry_at = now + self.settings.reconnect_backoff.wait_ms(state.failures, self.rng) / 1000
@@ -400,17 +431,31 @@ class Connections(ABC):
             call.finish(None, lost(call, connection.node, error))
         self._was_dropped(connection.key, failure, now)
 
+    def _doubt(self, connection: Connection, error: BaseException | None) -> Doubt | None:
+        """What the next connection may find out of why the broker closed this one. Nobody guesses: it may be down."""
+        if not self.finds_out or self._was_answered or connection.is_question or not _was_closed(error):
+            return None
+        if connection.state is ConnectionState.CONNECTING and connection.tls is not None:
+            return Doubt.TLS
+        is_let_in = connection.state is ConnectionState.READY and self.settings.security.authenticate is None
+        return Doubt.LOGIN if is_let_in and ApiKey.SASL_HANDSHAKE in connection.versions else None
+
     def _hinted(self, connection: Connection, error: BaseException | None) -> BaseException | None:
         """A broker that wants TLS or a login closes the connection of who comes without, and says nothing."""
-        if isinstance(error, ssl.SSLEOFError) and connection.state in SETTING_UP:
+        if not _was_closed(error):
+            return error
+        if connection.was_sent_an_alert:
+            return needs_tls(connection.node)
+        if connection.state is ConnectionState.CONNECTING:
+            if connection.tls is None:
+                return error
             return NetworkError(
                 f"{connection.node} closed the connection in the TLS handshake: it may not speak TLS there. Check the "
                 "port, and security.protocol"
             )
         security = self.settings.security
-        is_closed = error is None or (isinstance(error, OSError) and error.errno in _CLOSED_BY_PEER)
         is_plain = security.tls is None and security.authenticate is None
-        if not is_closed or not is_plain or connection.has_answered or connection.state is ConnectionState.CONNECTING:
+        if not is_plain or self._was_answered:
             return error
         return NetworkError(
             f"{connection.node} closed the connection before it answered anything. If it wants TLS or a login, set "
@@ -541,3 +586,16 @@ def _unreachable(node: Node, error: BaseException | None) -> HeadraceError:
     if isinstance(error, REFUSALS):
         return error
     return NetworkError(f"{node} cannot be reached: {error}")
+
+
+def _was_closed(error: BaseException | None) -> bool:
+    """Whether the other end closed the connection, by whatever way a driver heard of it."""
+    if error is None:
+        return True
+    while error is not None:
+        if isinstance(error, (ssl.SSLEOFError, ConnectionResetError, BrokenPipeError)):
+            return True
+        if isinstance(error, OSError) and error.errno in _CLOSED_BY_PEER:
+            return True
+        error = error.__cause__
+    return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
@@ -39,7 +40,8 @@ class _Protocol(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._connection.state is not ConnectionState.CLOSED:
-            self._driver.core.disconnected(self._connection, exc or OSError("the broker closed the connection"))
+            closed = OSError(errno.ECONNRESET, "the broker closed the connection")
+            self._driver.core.disconnected(self._connection, exc or closed)
             self._driver.schedule()
 
 
@@ -52,7 +54,6 @@ class LoopDriver(Generic[Core]):
     def __init__(self, make_core: Callable[[Transport], Core], runtime: Runtime) -> None:
         self.core = make_core(self)
         self._runtime = runtime
-        self._tls = self.core.settings.security.tls
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
@@ -128,7 +129,7 @@ class LoopDriver(Generic[Core]):
                 lambda: _Protocol(self, connection),
                 node.host,
                 node.port,
-                ssl=self._tls,
+                ssl=connection.tls,
                 server_hostname=node.host,
                 timeout_s=timeout_s,
             )

@@ -175,5 +175,18 @@ def refusal(node: Node, error: BaseException | None) -> TlsRefusedError | None:
     return TlsRefusedError(f"TLS with {node} cannot be set up: {reason}")
 
 
+def needs_tls(node: Node) -> TlsRefusedError:
+    """What an alert means to who came without TLS."""
+    return TlsRefusedError(
+        f"{node} speaks TLS there, and this client does not: set security.protocol to SSL, or to SASL_SSL if it also "
+        "wants a login"
+    )
+
+
+def has_no_tls(node: Node) -> TlsRefusedError:
+    """What an answer without TLS means to who wants it."""
+    return TlsRefusedError(f"{node} does not speak TLS there: check the port, and security.protocol")
+
+
 def _reason(error: BaseException) -> str:
     return getattr(error, "reason", None) or str(error)

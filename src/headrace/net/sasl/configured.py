@@ -16,6 +16,7 @@ from headrace.net.sasl.plain import plain
 from headrace.net.sasl.scram import DIGESTS, scram
 
 MECHANISMS = ("PLAIN", *DIGESTS, "OAUTHBEARER")
+_KERBEROS = "GSSAPI"
 _CLIENT = "sasl.oauthbearer.client.credentials.client."
 _CALLBACK = "sasl.oauthbearer.token.callback"
 
@@ -23,6 +24,13 @@ _CALLBACK = "sasl.oauthbearer.token.callback"
 def sasl_security(values: Mapping[str, Any]) -> tuple[Authenticate, Callable[[], None] | None]:
     """How connections authenticate, and what has to be done before each does, which may block."""
     mechanism = str(values["sasl.mechanism"]).upper()
+    if mechanism == _KERBEROS:
+        raise ConfigError(
+            {
+                "sasl.mechanism": "sasl.mechanism has to be set: its default, GSSAPI (Kerberos), is not spoken here; "
+                f"there are {', '.join(MECHANISMS)}"
+            }
+        )
     if mechanism not in MECHANISMS:
         raise ConfigError(
             {"sasl.mechanism": f"sasl.mechanism={mechanism} is not spoken here; there are {', '.join(MECHANISMS)}"}

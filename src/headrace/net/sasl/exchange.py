@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 
-from headrace.errors import UnsupportedSaslMechanismError, error_for
+from headrace.errors import IllegalSaslStateError, UnsupportedSaslMechanismError, error_for
 from headrace.net.authentication import Authenticate, Flow
 from headrace.net.node import Node
 from headrace.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
@@ -34,6 +34,25 @@ def authenticate_by(mechanism: str, exchange: Callable[[], Exchange]) -> Authent
             except StopIteration:
                 lifetime_ms: int = answer.session_lifetime_ms
                 return lifetime_ms
+
+    return flow
+
+
+def login_is_wanted(protocol: str) -> Authenticate:
+    """A flow of a client that does not log in: whether it would have to, with `protocol` as its security.protocol.
+
+    A listener that asks for SASL closes the connection of who does not begin with it, and says nothing; asked for a
+    mechanism that nobody has, it names its own. Any other says that SASL is out of place, and goes on as before.
+    """
+
+    def flow(node: Node) -> Flow:
+        answer = yield SaslHandshakeRequest(mechanism="")
+        if answer.mechanisms:
+            raise IllegalSaslStateError(
+                f"{node} answers only who logs in, by {' or '.join(answer.mechanisms)}: set security.protocol to "
+                f"{protocol}, sasl.mechanism, and sasl.username and sasl.password or what else the mechanism needs"
+            )
+        return 0
 
     return flow
 

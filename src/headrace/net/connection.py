@@ -160,7 +160,8 @@ class Connection:
     @property
     def was_sent_an_alert(self) -> bool:
         """Whether TLS's refusal of what is no TLS came instead of an answer: 21, 3, version, length 2, two bytes."""
-        is_first = self.state is ConnectionState.NEGOTIATING and self.bytes_received == 0
+        is_answered = self._next_correlation_id > len(self.in_flight)
+        is_first = self.state is ConnectionState.NEGOTIATING and not is_answered
         return is_first and self.reader.frame_bytes & 0xFFFF00FF == 0x15030000 and self.reader.arrived_bytes == 3
 
     def __repr__(self) -> str:

@@ -572,12 +572,13 @@ class Partition:
         if before > self.log.start_offset:
             await self.turns.change_log(Log.delete_records, before)
         if self._deletions is None:
-            self._deletions = Deletions(self._low_watermark)
+            self._deletions = Deletions(self.low_watermark)
         return await self._deletions.wait(before, timeout_s)
 
-    def _low_watermark(self) -> int:
+    def low_watermark(self) -> int:
+        """Where the log begins at the live replica that has the oldest records; -1 when that is not known."""
         if self.state is None and len(self.leadership.replicas) > 1:
-            return -1  # what the others have is not known yet
+            return -1
         return low_watermark(self.state, self.log.start_offset, self._surroundings.is_alive)
 
     def _end_deletions(self, reason: str) -> None:

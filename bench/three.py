@@ -100,10 +100,22 @@ class Three:
 
         wait_until(is_whole, "all replicas in sync")
 
-    def _admin(self) -> Any:
+    def await_leaders(self, topic: str, *, but: int) -> float:
+        """When the others say that all partitions of a topic are led, and none by this one."""
+        admin = self._admin(but=but)
+
+        def are_led() -> bool:
+            partitions = admin.list_topics(topic, timeout=WAIT_S).topics[topic].partitions.values()
+            return all(partition.leader not in (but, -1) for partition in partitions)
+
+        wait_until(are_led, "new leaders")
+        return time.monotonic()
+
+    def _admin(self, *, but: int | None = None) -> Any:
         from confluent_kafka.admin import AdminClient
 
-        return AdminClient({"bootstrap.servers": self.address, "log_level": 0})
+        address = ",".join(node.address for number, node in self.nodes.items() if number != but)
+        return AdminClient({"bootstrap.servers": address, "log_level": 0})
 
     # --- what it uses
 

@@ -400,6 +400,9 @@ class Fetching:
             data = read.data
             if data.error_code or data.diverging_epoch is not NO_DIVERGENCE or data.preferred_read_replica >= 0:
                 return True
+            if self.replica_id >= 0 and 0 <= read.wanted.log_start_offset < read.start_offset:
+                # It still has records that are deleted here, and could lead with them before it hears of it.
+                return True
             length = 0 if read.slice is None else read.slice.length
             available += length
             may_grow = may_grow or length == 0 or length < read.wanted.partition_max_bytes

@@ -560,10 +560,11 @@ class Partition:
         if before > self.log.start_offset:
             await self.turns.change_log(Log.delete_records, before)
         if self._deletions is None:
-            self._deletions = Deletions(self._low_watermark)
+            self._deletions = Deletions(self.low_watermark)
         return await self._deletions.wait(before, timeout_s)
 
-    def _low_watermark(self) -> int:
+    def low_watermark(self) -> int:
+        """Where the log begins at the live replica that has the oldest records; -1 when that is not known."""
         is_alone = len(self.leadership.replicas) <= 1
         return low_watermark(self.state, self.log.start_offset, is_alone, self._surroundings.is_alive)
 

@@ -23,7 +23,14 @@ from headrace.protocol.messages.delete_records import (
     DeleteRecordsRequest,
     DeleteRecordsTopic,
 )
-from headrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
+from headrace.protocol.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+    ReplicaState,
+)
 from headrace.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from headrace.protocol.messages.produce import PartitionProduceResponse
 from headrace.runtime import OverloadedError
@@ -343,9 +350,41 @@ def test_deleted_records_are_gone_everywhere_when_the_answer_comes() -> None:
         assert await delete(2, 20_000) == (ErrorCode.NONE, 2)
         assert [trio.partition(node_id).log.start_offset for node_id in NODES] == [2, 2, 2]
         trio.simulation.network.partition(["b3"], ["b1", "b2"])
-        assert await delete(3, 500) == (ErrorCode.REQUEST_TIMED_OUT, -1)
+        # How far all of them have come is told all the same.
+        assert await delete(3, 500) == (ErrorCode.REQUEST_TIMED_OUT, 2)
         trio.simulation.network.heal()
         await until(lambda: trio.partition(3).log.start_offset == 3)
+
+    simulated(test)
+
+
+@pytest.mark.parametrize(("start_offset", "is_behind"), [(0, True), (2, False)])
+def test_a_follower_with_records_that_are_deleted_is_told_at_once(start_offset: int, is_behind: bool) -> None:
+    """It has all that is committed, so it may lead soon, and would show them again."""
+
+    async def test(trio: Trio) -> None:
+        await trio.create_topic()
+        for number in range(3):
+            assert (await produced(trio, 1, b"%d" % number)).error_code == ErrorCode.NONE
+        await until(lambda: logs_are_equal(trio))
+        await trio.partition(1).delete_records(2, WAIT_S)
+        wanted = FetchPartition(
+            partition=0, fetch_offset=3, last_fetched_epoch=0, log_start_offset=start_offset, partition_max_bytes=1000
+        )
+        request = FetchRequest(
+            replica_state=ReplicaState(replica_id=2, replica_epoch=trio.broker(2).broker_epoch),
+            max_wait_ms=5000,
+            min_bytes=1,
+            session_epoch=-1,
+            topics=[FetchTopic(topic_id=TOPIC_ID, partitions=[wanted])],
+        )
+        client = await trio.client(1)
+        began = asyncio.get_running_loop().time()
+        answer = raw.fetched(await client.request(request, 17, timeout_s=WAIT_S))
+        waited_s = asyncio.get_running_loop().time() - began
+        client.close()
+        assert (answer.error_code, answer.log_start_offset) == (ErrorCode.NONE, 2)
+        assert (waited_s < 1) is is_behind  # of virtual time
 
     simulated(test)
 

@@ -2,7 +2,8 @@
 
 Serves versions 0-2. -1 stands for the high watermark. A topic that is only compacted refuses (POLICY_VIOLATION), and
 so do the broker's own (INVALID_TOPIC_EXCEPTION). Each partition is answered once: its last mention counts. It is
-answered when every live replica has deleted the records, with REQUEST_TIMED_OUT when that takes too long.
+answered when every live replica has deleted the records; with REQUEST_TIMED_OUT, and how far all have come, when that
+takes too long.
 """
 
 from __future__ import annotations
@@ -12,9 +13,16 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.dispatch import RequestContext, handles
 from headrace.broker.leaders import partition_here
+from headrace.broker.partition import Partition
 from headrace.broker.rights import Operation, on_topics
 from headrace.cluster.topic_names import is_internal
-from headrace.errors import InvalidTopicError, KafkaError, OffsetOutOfRangeError, PolicyViolationError
+from headrace.errors import (
+    InvalidTopicError,
+    KafkaError,
+    OffsetOutOfRangeError,
+    PolicyViolationError,
+    RequestTimedOutError,
+)
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.delete_records import (
     DeleteRecordsPartitionResult,
@@ -56,18 +64,30 @@ async def _answer(
     broker: Broker, topic: str, result: DeleteRecordsPartitionResult, before: int, timeout_s: float
 ) -> None:
     try:
-        result.low_watermark = await _delete(broker, topic, result.partition_index, before, timeout_s)
+        partition = _led_here(broker, topic, result.partition_index)
+        before = _checked(partition, before)
+    except KafkaError as error:
+        result.error_code = error.code
+        return
+    try:
+        result.low_watermark = await partition.delete_records(before, timeout_s)
+    except RequestTimedOutError as error:
+        result.error_code, result.low_watermark = error.code, partition.low_watermark()
     except KafkaError as error:
         result.error_code = error.code
 
 
-async def _delete(broker: Broker, topic: str, index: int, before: int, timeout_s: float) -> int:
+def _led_here(broker: Broker, topic: str, index: int) -> Partition:
     if is_internal(topic) and broker.image.partition(topic, index) is not None:
         raise InvalidTopicError(f"{topic} is the broker's own: its records cannot be deleted")
     partition = partition_here(broker, topic, index)
     partition.check_leader()
-    log = partition.log
-    if not log.config.delete:
+    return partition
+
+
+def _checked(partition: Partition, before: int) -> int:
+    """The offset before which records are deleted."""
+    if not partition.log.config.delete:
         raise PolicyViolationError(
             f"{partition.key}: cleanup.policy has no 'delete', so records cannot be deleted by offset"
         )
@@ -77,4 +97,4 @@ async def _delete(broker: Broker, topic: str, index: int, before: int, timeout_s
         raise OffsetOutOfRangeError(
             f"{partition.key}: {before} is not within 0 and the high watermark {partition.high_watermark}"
         )
-    return await partition.delete_records(before, timeout_s)
+    return before

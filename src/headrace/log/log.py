@@ -325,6 +325,11 @@ class Log(AppendableLog):
         self._check_usable()
         if self.active in old:
             raise ValueError(f"{self.partition}: the active segment cannot be compacted")
+        with self._failing(outlasts_shortage=True):
+            # Before anything is changed: where descriptors are short now, it is compacted another time.
+            for segment in old:
+                segment.load_aborted()
+            self.files.sync_directory()
         with self._failing():
             self.files.replace(new, old, self._clock.now_ms() + self.config.file_delete_delay_ms)
             self._publish()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import errno
 import logging
 
 import pytest
@@ -11,6 +12,8 @@ import pytest
 from headrace.log.checkpoints import CLEANER, read_offsets, write_offsets
 from headrace.log.compaction import CleanerThrottle, CleaningStoppedError
 from headrace.log.compaction_job import CleanJob, CleanResult
+from headrace.runtime import DiskError
+from headrace.runtime.simulated import DiskFault
 
 from .compacting import (
     COMPACT,
@@ -182,6 +185,23 @@ def test_a_full_disk_is_no_reason_to_fail_the_log() -> None:
     assert table.files(".cleaned") == []
     table.host.disk.storage.capacity_bytes = 1 << 40
     assert table.clean() is not None
+
+
+def test_a_shortage_of_descriptors_is_no_reason_to_fail_the_log() -> None:
+    table = _filled()
+    before = pairs(table)
+    fault = DiskFault("sync_dir", errno.EMFILE, times=None)
+    worker = table.cleaner._compaction_worker
+    table.cleaner._compaction_worker = Interfering(table, lambda: table.host.disk.inject(fault))
+    with pytest.raises(DiskError):
+        table.clean()
+    table.host.disk.heal()
+    assert table.log.failure is None
+    assert pairs(table) == before
+    assert table.files(".cleaned") == table.files(".swap") == []
+    table.cleaner._compaction_worker = worker
+    assert table.clean() is not None
+    assert len(pairs(table)) < len(before)
 
 
 def test_the_throttle_keeps_to_its_rate_and_can_be_stopped() -> None:

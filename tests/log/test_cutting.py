@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 from unittest.mock import Mock
 
 import pytest
@@ -13,6 +14,7 @@ from headrace.log import Log, LogConfig, UnexpectedOffsetError
 from headrace.log.files import FileCache
 from headrace.records import build_batch
 from headrace.runtime import DiskError, FileMissingError
+from headrace.runtime.simulated import DiskFault
 
 from .crashes import stored
 from .making import DIRECTORY, NOW_MS, batch, make_host, open_log
@@ -169,6 +171,32 @@ def test_cutting_before_the_first_segment_begins_anew() -> None:
     assert (log.start_offset, log.end_offset, log.high_watermark, bases(log)) == (50, 50, 50, [50])
     fill(log, 1)
     assert log.end_offset == 51
+
+
+@pytest.mark.parametrize("operation", ["read", "open", "sync_dir"])
+def test_what_is_deleted_while_descriptors_are_short_does_not_come_back(operation: str) -> None:
+    """A segment that could not be renamed was no longer in the log, but still on the disk: the next start found it."""
+    config = LogConfig(segment_bytes=300)
+    for skip in itertools.count():
+        host = make_host()
+        log = open_log(host, config)
+        fill(log, 12)
+        log.close()
+        log = open_log(host, config, clean=True)
+        log.update_high_watermark(log.end_offset)
+        fault = host.disk.inject(DiskFault(operation, errno.EMFILE, skip=skip))
+        log.delete_records(10)
+        with contextlib.suppress(DiskError):
+            log.apply_retention(NOW_MS)
+        is_over = bool(fault.times)
+        host.disk.heal()
+        assert log.failure is None
+        log.apply_retention(NOW_MS)
+        log.close()
+        assert open_log(host, config, clean=True).start_offset == bases(log)[0] > 0, skip
+        if is_over:
+            break
+    assert skip or operation == "open"
 
 
 def test_a_cut_that_could_not_begin_for_want_of_descriptors_can_be_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:

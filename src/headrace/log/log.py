@@ -300,10 +300,14 @@ class Log(AppendableLog):
         with self._failing(outlasts_shortage=True):
             if len(doomed) == len(self.files.segments):
                 self._roll(now_ms)
-            dropped = self.files.drop_first(len(doomed))
-            # Before their files are renamed, so that nobody begins to read them any more.
-            self._advance_start(self.files.bases[0])
-            self.files.discard_first(dropped, self._clock.now_ms() + self.config.file_delete_delay_ms)
+            due_ms = self._clock.now_ms() + self.config.file_delete_delay_ms
+            for segment in doomed:
+                # One by one, and all that has to be opened first: where descriptors are short the others stay.
+                segment.load_aborted()
+                self.files.drop_first()
+                # Before its files are renamed, so that nobody begins to read them any more.
+                self._advance_start(self.files.bases[0])
+                self.files.discard_first(segment, due_ms)
         return doomed
 
     @by_writer
@@ -321,6 +325,11 @@ class Log(AppendableLog):
         self._check_usable()
         if self.active in old:
             raise ValueError(f"{self.partition}: the active segment cannot be compacted")
+        with self._failing(outlasts_shortage=True):
+            # Before anything is changed: where descriptors are short now, it is compacted another time.
+            for segment in old:
+                segment.load_aborted()
+            self.files.sync_directory()
         with self._failing():
             self.files.replace(new, old, self._clock.now_ms() + self.config.file_delete_delay_ms)
             self._publish()

@@ -109,13 +109,15 @@ class LogFiles:
 
     # ---- deleting and replacing ----------------------------------------------------------------------------------
 
-    def drop_first(self, count: int) -> tuple[Segment, ...]:
-        """Take the first `count` segments out of the log, where at least one stays; to be discarded."""
-        # The name of the segment that becomes the first must not be lost together with the old ones.
+    def drop_first(self) -> None:
+        """Take the first segment out of the log, where at least one stays; to be discarded.
+
+        What was discarded before it is gone for good by then: a power loss leaves no gap. Recovery takes what follows a
+        gap for the rest of something lost, and it must not be there to be found.
+        """
+        # Nor may the name of the segment that becomes the first be lost together with the old one.
         self.sync_directory()
-        dropped = self.segments[:count]
-        self.set_segments(self.segments[count:])
-        return dropped
+        self.set_segments(self.segments[1:])
 
     def discard(self, segments: Sequence[Segment], due_ms: int) -> None:
         """Take segments out of use; their files stay a while under other names, for readers with slices of them."""
@@ -128,16 +130,10 @@ class LogFiles:
             self.discarded.append((due_ms, segment))
             self.changed = self.directory_changed = True
 
-    def discard_first(self, segments: Sequence[Segment], due_ms: int) -> None:
-        """Discard what `drop_first` took out, each when the one before is gone for good: a power loss leaves no gap.
-
-        Recovery takes what follows a gap for the rest of something lost, and it must not be there to be found.
-        """
-        for place, segment in enumerate(segments):
-            if place:
-                self.sync_directory()
-            self.discard((segment,), due_ms)
-            self.snapshots.drop(segment.base_offset)
+    def discard_first(self, segment: Segment, due_ms: int) -> None:
+        """Discard what `drop_first` took out."""
+        self.discard((segment,), due_ms)
+        self.snapshots.drop(segment.base_offset)
 
     def remove_discarded(self, now_ms: int) -> int:
         due = [segment for due_ms, segment in self.discarded if due_ms <= now_ms]

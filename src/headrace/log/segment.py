@@ -406,6 +406,11 @@ class Segment:
             entries = self._aborted = self._aborted or entries
         return entries
 
+    def load_aborted(self) -> None:
+        """Have in memory what readers need when the files are gone."""
+        with contextlib.suppress(DamagedIndexError):
+            self.aborted()
+
     def _read_aborted(self) -> bytes:
         """The file's bytes; none when there is no file. But "no file" must not be said of one that was renamed."""
         disk = self._caches.disk
@@ -521,8 +526,7 @@ class Segment:
 
     def discard(self) -> None:
         """Take it out of use: its files get another name. Readers that have a slice of it still know what to skip."""
-        with contextlib.suppress(DamagedIndexError):
-            self.aborted()
+        self.load_aborted()
         self.discarded = True
         self._caches.indexes.forget(self)
         self.rename(DELETED)

@@ -67,6 +67,8 @@ def elect_leaders(
         asked = [(topic.topic, topic.partitions) for topic in request.topic_partitions]
     if election is None:
         decision.response.error_code = ErrorCode.INVALID_REQUEST
+        if request.topic_partitions is None:
+            return decision
     for name, partitions in asked:
         result = ReplicaElectionResult(topic=name)
         decision.response.replica_election_results.append(result)

@@ -63,6 +63,12 @@ def test_topics_groups_pipelines_and_words_are_completed(kafka: EmbeddedBroker, 
     assert completed("consume", "-b", kafka.address, topic[:-2], HEADRACE_BOOTSTRAP="127.0.0.1:1") == [topic]
     assert completed("group", "describe", topic, HEADRACE_BOOTSTRAP=kafka.address) == [f"{topic}-readers"]
     assert completed("pipeline", "run", "a") == ["activity", "audit"]
+    assert completed("pipeline", "run", "land", "--comp") == ["--compact", "--compact-every"]
+    assert completed("pipeline", "run", "land", "--text", "--format", "d") == ["delta"]
+    assert completed("pipeline", "run", "land", "--topics", topic[:-2], HEADRACE_BOOTSTRAP=kafka.address) == [topic]
+    several = ("pipeline", "run", "land", "-b", kafka.address, "--topics", f"other,{topic[:-2]}")
+    assert completed(*several, HEADRACE_BOOTSTRAP="127.0.0.1:1") == [f"other,{topic}"]
+    assert completed("pipeline", "run", "nonsense", "--") == []
     assert completed("produce", "x", "--compression", "l") == ["lz4"]
     assert completed("consume", "x", "--isolation-level", "read_c") == ["read_committed"]
     assert completed("topic", "describe", "", HEADRACE_BOOTSTRAP="127.0.0.1:1") == [], (

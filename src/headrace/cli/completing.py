@@ -6,8 +6,8 @@ when it does not answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 import typer
 
@@ -18,6 +18,14 @@ from headrace.errors import HeadraceError
 _ASKED_S = 1.0
 
 Completion = Callable[[str], list[str]]
+
+
+class Offer(NamedTuple):
+    """One word, in the shape that typer hands to shells (its own class for it moved between versions)."""
+
+    value: str
+    type: str = "plain"
+    help: str | None = None
 
 
 def of(*choices: str) -> Completion:
@@ -31,17 +39,24 @@ def of(*choices: str) -> Completion:
 
 def topics_there(context: typer.Context, incomplete: str) -> list[str]:
     """The names of topics."""
-    return _asked(context, incomplete, lambda admin: admin.list_topics())
+    return topics_of(context.params, incomplete)
+
+
+def topics_of(given: Mapping[str, Any], incomplete: str) -> list[str]:
+    """The names of topics of the cluster that these options name."""
+    return _asked(given, incomplete, lambda admin: admin.list_topics())
 
 
 def groups_there(context: typer.Context, incomplete: str) -> list[str]:
     """The names of consumer groups."""
-    return _asked(context, incomplete, lambda admin: [group.group_id for group in admin.list_groups()])
+    return _asked(context.params, incomplete, lambda admin: [group.group_id for group in admin.list_groups()])
 
 
 def transactions_there(context: typer.Context, incomplete: str) -> list[str]:
     """Transactional ids."""
-    return _asked(context, incomplete, lambda admin: [each.transactional_id for each in admin.list_transactions()])
+    return _asked(
+        context.params, incomplete, lambda admin: [each.transactional_id for each in admin.list_transactions()]
+    )
 
 
 def configured_there(context: typer.Context, incomplete: str) -> list[str]:
@@ -51,7 +66,9 @@ def configured_there(context: typer.Context, incomplete: str) -> list[str]:
         return topics_there(context, incomplete)
     if kind == "group":
         return groups_there(context, incomplete)
-    numbers = _asked(context, incomplete, lambda admin: [str(node.id) for node in admin.describe_cluster().nodes])
+    numbers = _asked(
+        context.params, incomplete, lambda admin: [str(node.id) for node in admin.describe_cluster().nodes]
+    )
     return [*numbers, *of("default")(incomplete)]
 
 
@@ -62,8 +79,7 @@ def pipelines_known(incomplete: str) -> list[str]:
     return of(*PIPELINES)(incomplete)
 
 
-def _asked(context: typer.Context, incomplete: str, names: Callable[[Admin], Iterable[str]]) -> list[str]:
-    given: dict[str, Any] = context.params
+def _asked(given: Mapping[str, Any], incomplete: str, names: Callable[[Admin], Iterable[str]]) -> list[str]:
     try:
         target = target_of(given.get("bootstrap"), _ASKED_S, given.get("command_config"), given.get("properties") or ())
         with target.admin() as admin:

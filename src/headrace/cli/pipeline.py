@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
-from headrace.cli.completing import of, pipelines_known
+from headrace.cli.completing import Offer, of, pipelines_known, topics_of
 from headrace.cli.exits import Exit
 from headrace.cli.options import (
     BOOTSTRAP_VARIABLE,
@@ -76,7 +77,17 @@ def list_(as_json: Json = False) -> None:
 # --- run --------------------------------------------------------------------------------------------------------------
 
 
-@app.command(context_settings=_ANY_OPTIONS, add_help_option=False)
+class _RunCommand(TyperCommand):
+    """`run` takes the options of the pipeline that it is told, so it completes those."""
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        name = ctx.params.get("name")
+        if name is None:
+            return list(super().shell_complete(ctx, incomplete))
+        return [Offer(text) for text in _offered(name, ctx.args, incomplete)]
+
+
+@app.command(cls=_RunCommand, context_settings=_ANY_OPTIONS, add_help_option=False)
 def run(
     context: typer.Context,
     name: Annotated[str | None, typer.Argument(metavar="NAME", autocompletion=pipelines_known)] = None,
@@ -159,8 +170,7 @@ def arguments(declared: Sequence[Option], texts: Sequence[str]) -> tuple[dict[st
 
     And what was typed that no option is, a sentence each.
     """
-    by_flag = {option.flag: option for option in declared}
-    by_flag |= {flag: _connecting(name) for flag, name in _CONNECTION.items()}
+    by_flag = _by_flag(declared)
     given: dict[str, Any] = {}
     problems: list[str] = []
     rest = list(texts)
@@ -192,8 +202,39 @@ def arguments(declared: Sequence[Option], texts: Sequence[str]) -> tuple[dict[st
     return given, problems
 
 
+def _by_flag(declared: Sequence[Option]) -> dict[str, Option]:
+    flags = {option.flag: option for option in declared}
+    return flags | {flag: _connecting(name) for flag, name in _CONNECTION.items()}
+
+
 def _connecting(name: str) -> Option:
     return Option(name, list if name == "property" else str)
+
+
+def _offered(name: str, typed: Sequence[str], incomplete: str) -> list[str]:
+    """What may be typed next behind a pipeline's name: an option of its own, or what the last one takes."""
+    try:
+        declared = load(name).OPTIONS
+    except (WrongOptionError, ModuleNotFoundError):
+        return []
+    flags = _by_flag(declared)
+    option = flags.get(typed[-1]) if typed else None
+    if option is None or option.type is bool:
+        words = {flag for flag in flags if flag.startswith("--")} | {"--json", "--help"}
+        return of(*sorted(words))(incomplete)
+    if option.there is None:
+        return of(*option.choices)(incomplete)
+    given, _ = arguments(declared, typed[:-1])
+    servers, config = (given.get(name) for name in option.there)
+    file = config or os.environ.get(CONFIG_VARIABLE)
+    cluster = {
+        "bootstrap": servers or os.environ.get(BOOTSTRAP_VARIABLE),
+        "command_config": None if file is None else Path(file),
+        "properties": given.get("property"),
+    }
+    # Several are separated by commas.
+    before, comma, last = incomplete.rpartition(",")
+    return [f"{before}{comma}{topic}" for topic in topics_of(cluster, last)]
 
 
 def _unknown(text: str, flags: dict[str, Option]) -> str:

@@ -222,7 +222,7 @@ class Answers:
         first = 0 if cursor is None else cursor.partition_index
         if first < 0 or (asked and cursor is not None and after not in names):
             return _described_as(asked, ErrorCode.INVALID_REQUEST)
-        if "" in names:
+        if cursor is None and "" in names:
             return _described_as(asked, ErrorCode.UNKNOWN_SERVER_ERROR)
         response = DescribeTopicPartitionsResponse()
         left = max(1, min(request.response_partition_limit, limit_max))

@@ -50,7 +50,7 @@ def alter_scram(image: Image, request: AlterUserScramCredentialsRequest) -> Deci
     """
     errors: dict[str, ApiError] = {}
     removed: dict[str, MetadataRecord] = {}
-    upserted: dict[str, MetadataRecord] = {}
+    upserted: dict[str, ScramCredentialUpsertion] = {}
     for deletion in request.deletions:
         if deletion.name in errors:
             continue
@@ -72,8 +72,14 @@ def alter_scram(image: Image, request: AlterUserScramCredentialsRequest) -> Deci
         if problem is not None:
             errors[upsertion.name] = problem
         else:
-            upserted[upsertion.name] = _credential(upsertion)
-    changed = removed | upserted
+            upserted[upsertion.name] = upsertion
+    changed: dict[str, MetadataRecord] = {**removed}
+    for name, upsertion in upserted.items():
+        if upsertion.salted_password:
+            changed[name] = _credential(upsertion)
+        else:
+            # As Kafka, which fails on the empty key only when it uses it.
+            errors[name] = ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, None)
     results = [AlterUserScramCredentialsResult(user=name, error_message=None) for name in changed]
     results += [
         AlterUserScramCredentialsResult(user=name, error_code=error.code, error_message=error.message)
@@ -112,9 +118,6 @@ def _upsertion_problem(upsertion: ScramCredentialUpsertion) -> ApiError | None:
     if not mechanism.iterations_min <= upsertion.iterations <= mechanism.iterations_max:
         words = "Too few iterations" if upsertion.iterations < mechanism.iterations_min else "Too many iterations"
         return ApiError(ErrorCode.UNACCEPTABLE_CREDENTIAL, words)
-    if not upsertion.salted_password:
-        # As Kafka, which fails on the empty key only when it uses it.
-        return ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, None)
     return None
 
 

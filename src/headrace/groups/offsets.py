@@ -222,6 +222,8 @@ class OffsetChanges:
         for topic in request.topics:
             count = self._topics.partition_count(topic.name)
             answered = OffsetDeleteResponseTopic(name=topic.name)
+            if count is None:
+                missing.setdefault(topic.name, OffsetDeleteResponseTopic(name=topic.name))
             for wanted in topic.partitions:
                 partition = TopicPartition(topic.name, wanted.partition_index)
                 into = answered
@@ -321,14 +323,14 @@ def _check_member(
 
 
 def _missing_first(topics: list[_Answered], key: Callable[[_Answered], object]) -> list[_Answered]:
-    """An answer in Kafka's order: what does not exist leads."""
-    if all(part.error_code not in _MISSING for topic in topics for part in topic.partitions):
+    """An answer in Kafka's order: what does not exist leads, each topic once. (One without partitions is unknown.)"""
+    if all(topic.partitions and all(part.error_code not in _MISSING for part in topic.partitions) for topic in topics):
         return topics
     arranged: dict[object, _Answered] = {}
     for missing in (True, False):
         for topic in topics:
             parts = [part for part in topic.partitions if (part.error_code in _MISSING) is missing]
-            if parts and key(topic) in arranged:
+            if key(topic) in arranged:
                 arranged[key(topic)].partitions += parts
             elif parts or (missing and not topic.partitions):
                 arranged[key(topic)] = copy.copy(topic)

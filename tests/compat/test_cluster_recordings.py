@@ -14,7 +14,7 @@ from headrace.cli.local_cluster import LocalBroker, LocalCluster
 from headrace.runtime.free_ports import free_ports
 
 RECORDED = Path(__file__).parents[1] / "reference" / "behaviour" / "cluster"
-HARMLESS = ("placement.jsonl", "every_node.jsonl", "epochs.jsonl", "moves.jsonl")
+HARMLESS = ("placement.jsonl", "every_node.jsonl", "epochs.jsonl", "moves.jsonl", "more.jsonl")
 HARMLESS_TIMEOUT_S = 600
 FAILURES_TIMEOUT_S = 1800
 # Of the real cluster: see the README there.
@@ -89,6 +89,6 @@ def test_answers_as_the_real_cluster_did(cluster: LocalCluster) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(2 * FAILURES_TIMEOUT_S)
-@pytest.mark.parametrize("name", ["failures.jsonl", "coordinators.jsonl"])
+@pytest.mark.parametrize("name", ["failures.jsonl", "more_failures.jsonl", "coordinators.jsonl"])
 def test_answers_as_the_real_cluster_did_when_brokers_fail(cluster: LocalCluster, name: str) -> None:
     replay(cluster, (name,), FAILURES_TIMEOUT_S, hurting=True)

@@ -8,6 +8,7 @@ thread only finds positions and reads bytes. What cannot be read is an error of 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 from bisect import bisect_right
@@ -436,8 +437,9 @@ class Fetching:
             raise
 
     async def _wait(self, wait_s: float) -> list[Read]:
-        loop, session = asyncio.get_running_loop(), self.session
-        deadline = loop.time() + wait_s
+        loop, session, coming = asyncio.get_running_loop(), self.session, self.broker.replication.coming
+        began = loop.time()
+        deadline = began + (coming.wait_s(self.replica_id, wait_s) if self.replica_id >= 0 else wait_s)
         while True:
             on_loop = True
             reads = self.look()
@@ -447,7 +449,9 @@ class Fetching:
                 on_loop = False
                 await self.broker.runtime.offload(functools.partial(self.locate, reads, nowait=False))
             remaining_s = deadline - loop.time()
-            if remaining_s <= 0 or self.is_due(reads) or (session is not None and session.is_over):
+            if remaining_s <= 0 or self.is_due(reads) or coming.expected_since(self.replica_id, began):
+                return reads
+            if session is not None and session.is_over:
                 return reads
             if session is not None and session.changed:
                 continue  # while it was looked at
@@ -460,7 +464,8 @@ class Fetching:
                 continue
             session.waiter = waiter
             try:
-                await waiter.wait((), remaining_s)
+                with coming.waiting(self.replica_id, waiter) if self.replica_id >= 0 else contextlib.nullcontext():
+                    await waiter.wait((), remaining_s)
             finally:
                 if session.waiter is waiter:
                     session.waiter = None

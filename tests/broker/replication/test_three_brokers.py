@@ -12,6 +12,7 @@ from tests.broker.replication.trio import NODES, TOPIC, TOPIC_ID, Trio, simulate
 
 from headrace.broker.partition import Partition
 from headrace.broker.replication import copying
+from headrace.broker.replication.coming import RECENTLY_S
 from headrace.broker.replication.copying import StaleAnswerError
 from headrace.cluster import brokers as registrations
 from headrace.cluster.decision import Decision
@@ -368,6 +369,7 @@ def test_a_follower_with_records_that_are_deleted_is_told_at_once(start_offset: 
             assert (await produced(trio, 1, b"%d" % number)).error_code == ErrorCode.NONE
         await until(lambda: logs_are_equal(trio))
         await trio.partition(1).delete_records(2, WAIT_S)
+        await asyncio.sleep(2 * RECENTLY_S)  # right after an election fetches wait hardly at all
         wanted = FetchPartition(
             partition=0, fetch_offset=3, last_fetched_epoch=0, log_start_offset=start_offset, partition_max_bytes=1000
         )

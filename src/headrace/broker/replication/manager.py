@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, TypeAlias
 
 from headrace.broker.peers import PeerConnection, Peers
+from headrace.broker.replication.coming import ComingFollowers
 from headrace.broker.replication.fetcher import ReplicaFetcher
 from headrace.broker.replication.isr_changes import IsrChanges
 from headrace.broker.replication.leader import LeaderState, Proposal
@@ -66,6 +67,7 @@ class ReplicationManager:
             request_timeout_ms=broker.started_with.get_int("replica.socket.timeout.ms"),
         )
         self.throttles = Throttles(broker)
+        self.coming = ComingFollowers()
         self._fetchers: dict[tuple[int, int], ReplicaFetcher] = {}
         self._changes = IsrChanges()
         self._proposed: dict[tuple[bytes, int], Partition] = {}
@@ -107,8 +109,10 @@ class ReplicationManager:
             return
         if partition.is_following:
             self._fetcher_of(partition).add(partition)
-        elif partition.state is not None and self._looking is None:
-            self._looking = asyncio.get_running_loop().create_task(self._look_at_lag())
+        elif partition.state is not None:
+            self.coming.expect(partition.leadership.replicas)
+            if self._looking is None:
+                self._looking = asyncio.get_running_loop().create_task(self._look_at_lag())
 
     @contextlib.asynccontextmanager
     async def cutting(self, partition: Partition, offset: int) -> AsyncIterator[None]:

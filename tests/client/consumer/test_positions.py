@@ -98,6 +98,40 @@ def test_a_position_behind_a_marker_of_a_new_leader_is_no_truncation() -> None:
     assert cluster.names("OffsetForLeaderEpoch")
 
 
+def test_a_leader_that_was_replaced_is_not_asked_about_a_position_of_its_successor() -> None:
+    """As a member that takes over a partition: the committed offset is newer than what it knows of the cluster."""
+    world = make(brokers=2, metadata_max_age_ms=600_000)
+    cluster = world.cluster
+    cluster.write("t", 0, 3, epoch=0)
+    epochs_end_where_the_log_says(cluster)
+    world.consumer.assign([T0])
+    world.consumer.seek(T0, 3)
+    world.run_until(lambda: world.core.view.leader_of(*T0))
+    world.is_polling = False
+    # The first broker does not know that it leads no more, nor does this consumer.
+    cluster.leaders[T0] = (2, 1)
+    cluster.write("t", 0, 5, epoch=1)
+    answer_of_leader = cluster.script
+    asked: list[tuple[int, str]] = []
+
+    def script(node: int, name: str, request: Any) -> Any:
+        if name in ("OffsetForLeaderEpoch", "Fetch"):
+            asked.append((node, name))
+            if node == 1 and name == "OffsetForLeaderEpoch":
+                unknown = EpochEndOffset(partition=0, leader_epoch=-1, end_offset=-1)
+                return OffsetForLeaderEpochResponse(
+                    topics=[OffsetForLeaderTopicResult(topic="t", partitions=[unknown])]
+                )
+        return answer_of_leader(node, name, request)
+
+    cluster.script = script
+    world.consumer.subscriptions.state(T0).seek(6, 1)
+    world.is_polling = True
+    world.run_until(lambda: len(world.records) == 2)
+    assert offsets(world) == [6, 7]
+    assert {node for node, _ in asked} == {2}
+
+
 def test_next_offsets_have_the_epoch_of_the_marker_they_are_behind() -> None:
     world = make(isolation_level="read_committed")
     cluster = world.cluster

@@ -33,6 +33,9 @@ log = logging.getLogger("headrace.client.consumer")
 
 _CONSUMER = -1
 _LATEST = -1
+#: So often metadata are asked for that are as new as a position, about half a minute. A topic that was created again
+#: where there are no topic ids begins with lower epochs for good.
+_OLDER_METADATA_MAX = 30
 
 
 class Positions:
@@ -183,6 +186,10 @@ class Positions:
                 continue
             assert state.position is not None
             epoch = self._lookup.leader_epoch(state.partition)
+            if NO_EPOCH < epoch < state.offset_epoch and state.failures < _OLDER_METADATA_MAX:
+                # Who leads by these metadata was replaced: it would not know the epoch, as if it had been cut off.
+                self._failed(state, None)
+                continue
             by_node.setdefault(leader.id, []).append((state, state.position, state.offset_epoch, epoch))
         calls = {node_id: self._ask(node_id, asked) for node_id, asked in by_node.items()}
         if not calls:

@@ -18,6 +18,7 @@ from headrace.client.errors import (
     FatalTransactionError,
     TransactionTimeoutError,
 )
+from headrace.client.offsets import OffsetAndMetadata
 from headrace.client.producer.aio import Producer
 from headrace.client.producer.delivery import Delivery
 from headrace.errors import (
@@ -301,13 +302,15 @@ class MemberWorkload(Workload):
             left = self.rng.uniform(0.2, 1.0) * self.plan.duration_s
             while not self.is_stopping:
                 records = await consumer.poll(0.5)
-                upto: dict[TopicPartition, int] = {}
+                # With the epoch, as a commit of what was polled has it: a leader that does not know that it was
+                # replaced cannot be told by the offset alone from one whose log was cut.
+                upto: dict[TopicPartition, OffsetAndMetadata] = {}
                 for record in records:
                     partition = TopicPartition(record.topic, record.partition)
                     self.history.count("records processed")
                     done = self.history.processed.setdefault((GROUP, partition), {})
                     done[record.offset] = _text(record.value)
-                    upto[partition] = record.offset + 1
+                    upto[partition] = OffsetAndMetadata(record.offset + 1, "", record.leader_epoch)
                 if upto:
                     await self._commit(consumer, upto)
                 left -= 0.5
@@ -319,10 +322,10 @@ class MemberWorkload(Workload):
             await self.pause(1.0)
             await self.run()
 
-    async def _commit(self, consumer: Consumer, upto: dict[TopicPartition, int]) -> None:
+    async def _commit(self, consumer: Consumer, upto: dict[TopicPartition, OffsetAndMetadata]) -> None:
         commits = {}
-        for partition, offset in upto.items():
-            commits[partition] = CommitCall(offset, self.history.tick())
+        for partition, committed in upto.items():
+            commits[partition] = CommitCall(committed.offset, self.history.tick())
             self.history.group_commits.setdefault((GROUP, partition), []).append(commits[partition])
         try:
             await consumer.commit_sync(upto, timeout=20.0)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from headrace.cli.app import Interrupted
 from headrace.cli.output import CommandError
 from headrace.testing.simulated import command
 from headrace.testing.simulated.command import Played, play_many
@@ -45,3 +46,17 @@ def test_a_run_may_go_on_after_failures(
     assert "8  log: broker … is … s late" in told
     assert sorted(path.name for path in tmp_path.iterdir()) == ["3.json", "5.json"]
     assert Plan.of(json.loads((tmp_path / "5.json").read_text("utf-8"))["plan"]) == plan_for(5)
+
+
+def test_what_was_played_before_ctrl_c_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def play(seed: int) -> Played:
+        if seed == 4:
+            raise Interrupted
+        return Played(seed, "BrokenError: it" if seed == 2 else None, 1, 1.0, {}, {})
+
+    monkeypatch.setattr(command, "play_seed", play)
+    with pytest.raises(Interrupted):
+        command.command(seeds=8, goes_on=True)
+    assert "Ended early, 1 failed of 4 seeds" in capsys.readouterr().out

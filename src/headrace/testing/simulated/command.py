@@ -125,17 +125,24 @@ def command(
     total = Total()
     failed: list[int] = []
     wanted = seeds or (100 if minutes is None else 1 << 62)
-    for played in play_many(first, wanted, minutes, jobs):
-        total.add(played)
-        _show(total, None if seeds is None else seeds)
-        if played.failure is not None:
+    try:
+        for played in play_many(first, wanted, minutes, jobs):
+            total.add(played)
+            _show(total, None if seeds is None else seeds)
+            if played.failure is not None:
+                _end_progress()
+                if not goes_on:
+                    raise _failed(played, total, trace, keep, is_shrunk)
+                failed.append(played.seed)
+                print(f"Seed {played.seed} failed: {played.failure}", flush=True)
+                if keep is not None:
+                    _keep(keep, played.failure, plan_for(played.seed))
+    except BaseException as error:
+        # Hours may have been played when somebody presses Ctrl-C.
+        if not isinstance(error, Exception):
             _end_progress()
-            if not goes_on:
-                raise _failed(played, total, trace, keep, is_shrunk)
-            failed.append(played.seed)
-            print(f"Seed {played.seed} failed: {played.failure}", flush=True)
-            if keep is not None:
-                _keep(keep, played.failure, plan_for(played.seed))
+            print(f"Ended early, {count(len(failed))} failed of {total.line()}", flush=True)
+        raise
     _end_progress()
     print(f"Nothing was broken: {total.line()}" if not failed else f"{len(failed)} failed of {total.line()}")
     _tell_totals(total)

@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import itertools
-from unittest.mock import Mock
 
 import pytest
 
 from headrace.errors import CorruptMessageError, OffsetOutOfRangeError
 from headrace.log import Log, LogConfig, UnexpectedOffsetError
-from headrace.log.files import FileCache
 from headrace.records import build_batch
 from headrace.runtime import DiskError, FileMissingError
 from headrace.runtime.simulated import DiskFault
@@ -199,21 +197,26 @@ def test_what_is_deleted_while_descriptors_are_short_does_not_come_back(operatio
     assert skip or operation == "open"
 
 
-def test_a_cut_that_could_not_begin_for_want_of_descriptors_can_be_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("operation", ["open", "sync_dir"])
+def test_a_cut_that_could_not_begin_for_want_of_descriptors_can_be_tried_again(operation: str) -> None:
     host = make_host()
     log = open_log(host, LogConfig(segment_bytes=300))
     fill(log, 9)
     log.close()
     log = open_log(host, LogConfig(segment_bytes=300), clean=True)
-    with monkeypatch.context() as patch:
-        fault = DiskError("open", log.directory, errno.EMFILE)
-        patch.setattr(FileCache, "open_file", Mock(side_effect=fault))
+    host.disk.inject(DiskFault(operation, errno.EMFILE, times=None))
+    with pytest.raises(DiskError):
+        log.truncate_to(4)
+    if operation == "sync_dir":
         with pytest.raises(DiskError):
-            log.truncate_to(4)
+            log.start_at(100)
+    host.disk.heal()
     assert log.failure is None
     assert (log.end_offset, log.cut_count) == (9, 0)
     log.truncate_to(4)
     assert (log.end_offset, log.cut_count) == (4, 1)
+    log.start_at(100)
+    assert (log.end_offset, log.cut_count) == (100, 2)
 
 
 def test_a_followers_batches_keep_offsets_epochs_and_gaps() -> None:

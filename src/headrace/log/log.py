@@ -212,8 +212,10 @@ class Log(AppendableLog):
             kept = view.segments[place]
             found = kept.translate(offset)
             kept.indexes()
-            kept.aborted()
             kept.file.ensure_open()
+            for segment in view.segments[place:]:
+                segment.load_aborted()
+            self.files.sync_directory()
         with self._failing():
             epochs.truncate_end(offset)
             # Readers are told first: none of them begins to read what is about to go.
@@ -239,6 +241,8 @@ class Log(AppendableLog):
         """Drop everything; what comes next has `offset`: a follower whose leader no longer has what it has."""
         self._check_usable()
         view = self.view
+        with self._failing(outlasts_shortage=True):
+            self.files.sync_directory()  # as in `truncate_to`: nothing is changed yet
         with self._failing():
             self.files.start_over(offset, self._clock.now_ms())
         self.producers = LogProducers(self.partition, self.producers.expiration_ms)

@@ -227,9 +227,12 @@ def test_the_command_line(
     assert topic in command(capfd, "group", "describe", topic, *secure)[1]
 
 
-def test_a_wrong_password_on_the_command_line(secured_kafka: SecuredKafka, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_password_on_the_command_line(
+    secured_kafka: SecuredKafka, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = {**secured_kafka.sasl("PLAIN"), "sasl.password": "wrong secret"}
-    for arguments in (("topic", "list"), ("consume", "any"), ("group", "list")):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"one\n")))
+    for arguments in (("topic", "list"), ("consume", "any"), ("group", "list"), ("produce", "any")):
         code, _, err = command(capfd, *arguments, *properties(config))
         assert code == 1
         assert "refused the credentials (PLAIN)" in err

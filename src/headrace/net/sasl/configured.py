@@ -27,8 +27,8 @@ def sasl_security(values: Mapping[str, Any]) -> tuple[Authenticate, Callable[[],
     if mechanism == _KERBEROS:
         raise ConfigError(
             {
-                "sasl.mechanism": "sasl.mechanism has to be set: its default, GSSAPI (Kerberos), is not spoken here; "
-                f"there are {', '.join(MECHANISMS)}"
+                "sasl.mechanism": f"sasl.mechanism has to be set to one of {', '.join(MECHANISMS)}: its default, "
+                "GSSAPI (Kerberos), is not spoken here"
             }
         )
     if mechanism not in MECHANISMS:

@@ -48,8 +48,10 @@ def login_is_wanted(protocol: str) -> Authenticate:
     def flow(node: Node) -> Flow:
         answer = yield SaslHandshakeRequest(mechanism="")
         if answer.mechanisms:
+            *others, last = answer.mechanisms
+            ways = f"{', '.join(others)} or {last}" if others else last
             raise IllegalSaslStateError(
-                f"{node} answers only who logs in, by {' or '.join(answer.mechanisms)}: set security.protocol to "
+                f"{node} answers only who logs in, by {ways}: set security.protocol to "
                 f"{protocol}, sasl.mechanism, and sasl.username and sasl.password or what else the mechanism needs"
             )
         return 0

@@ -116,7 +116,7 @@ def test_the_example_of_the_page(secured_kafka: SecuredKafka, spark: Any) -> Non
     here = {
         "kafka.example.com:9094": secured_kafka.at("SASL_SSL"),
         "/etc/kafka/ca.pem": str(secured_kafka.truststore),
-        'username="me" password="my secret"': f'username="{USER}" password="{PASSWORD}"',
+        'username="me" password="my secret"': f'username="{USER}" password="{PASSWORD}"'.replace("'", r"\'"),
         '"clicks"': f'"{filled(secured_kafka)}"',
     }
     for written, real in here.items():

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
 
-from headrace import testing
+from headrace import RangeReader, testing
 from headrace.client.admin import Admin, NewTopic
 from headrace.config import Password
 from headrace.spark import connections
@@ -83,3 +84,20 @@ def test_a_client_asks_for_what_its_task_needs_and_not_for_a_topic_that_is_gone(
     client.ensure_metadata(client.core.clock.monotonic() + 30)
     assert client.core.view.topics.keys() == {"kept", "next"}
     forget(client)
+
+
+def test_rows_too_large_together_for_their_topic_are_sent_in_smaller_batches(config: dict[str, str]) -> None:
+    """Of the sink at least once, too, whose batches are larger than Kafka's by default."""
+    pytest.importorskip("pyspark", reason="pyspark is not installed")
+    import pyarrow as pa
+
+    from headrace.spark.columns import Shape
+    from headrace.spark.sink import produce
+
+    with Admin(config) as admin:
+        admin.create_topics([NewTopic("small", 1, configs={"max.message.bytes": "20000"})]).all()
+    values = [b"%06d" % number + os.urandom(200) for number in range(3_000)]
+    rows = pa.RecordBatch.from_pydict({"value": values})
+    assert produce(iter([rows]), Shape(("value",), "small"), config) == len(values)
+    with RangeReader(config) as reader:
+        assert [record.value for record in reader.read_records({("small", 0): (0, len(values))})] == values

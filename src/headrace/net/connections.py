@@ -446,9 +446,8 @@ class Connections(ABC):
             return error
         if connection.was_sent_an_alert:
             return needs_tls(connection.node)
-        if connection.state is ConnectionState.CONNECTING:
-            if connection.tls is None:
-                return error
+        is_handshaking = connection.state is ConnectionState.CONNECTING and connection.tls is not None
+        if is_handshaking or connection.is_question:
             return NetworkError(
                 f"{connection.node} closed the connection in the TLS handshake: it may not speak TLS there. Check the "
                 "port, and security.protocol"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.cli.cluster_status import _Changes
+from headrace.cli.cluster_status import _Changes, _screen
 
 
 def _look(controller: int | None, *, error: str | None = None, dead: int | None = None) -> dict[str, Any]:
@@ -51,3 +51,11 @@ def test_a_look_that_nobody_answered_says_nothing_of_the_cluster() -> None:
         "broker 3 is out of the cluster",
         "1 partition under-replicated (0 before)",
     ]
+
+
+def test_a_cluster_without_topics_is_said_to_have_none() -> None:
+    broker = {"id": 1, "address": "127.0.0.1:9092", "process": "running", "registered": True, "controller": True}
+    broker |= {"leads": 0, "in_sync": 0, "replicas": 0, "memory_bytes": None}
+    whole = {"leader": 1, "isr": [1], "replicas": [1]}
+    assert "no partitions yet" in _screen({"brokers": [broker], "error": None, "partitions": []})[-1]
+    assert "all 2 partitions are led" in _screen({"brokers": [broker], "error": None, "partitions": [whole] * 2})[-1]

@@ -123,7 +123,8 @@ def _screen(document: dict[str, Any]) -> list[str]:
     partitions = document["partitions"]
     troubled = [entry for entry in partitions if entry["leader"] is None or len(entry["isr"]) < len(entry["replicas"])]
     if not troubled:
-        lines.append(styled(f"all {count(len(partitions))} partitions are led, and whole", "32"))
+        all_well = f"all {count(len(partitions))} partitions are led, and whole" if partitions else "no partitions yet"
+        lines.append(styled(all_well, "32"))
         return lines
     lines.append(
         f"{count(len(partitions))} partitions: {styled(count(document['under_replicated']), '33')} under-replicated, "

@@ -7,6 +7,7 @@ is down, or a proxy in front of it. A client that nobody ever answered asks befo
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import struct
 import threading
@@ -20,6 +21,8 @@ from tests.waiting import eventually
 from headrace import Admin, Consumer, Producer, aio
 from headrace.config import ConfigError
 from headrace.errors import ErrorCode, HeadraceError, IllegalSaslStateError
+from headrace.net.node import Node
+from headrace.net.sasl.exchange import login_is_wanted
 from headrace.net.tls import TlsRefusedError
 from headrace.protocol.api import ApiKey, api, declared_keys, is_flexible
 from headrace.protocol.codec import decode_request_header, encode_response
@@ -29,6 +32,8 @@ from headrace.testing import Direction, EmbeddedBroker, FaultProxy, broker
 
 ALERT = bytes.fromhex("15030300020250")
 """What Java's TLS answers to what is none: of level "fatal", an internal error."""
+HANDSHAKE = b"\x16"
+"""What TLS begins with."""
 NEVER_S = 60.0
 
 Answer = Callable[[bytes], bytes | None]
@@ -170,6 +175,41 @@ def test_who_only_closes_connections_is_not_taken_for_one_that_wants_something(c
                 admin.within(2).list_topics()
             assert not isinstance(failed.value, (TlsRefusedError, IllegalSaslStateError))
             assert "security.protocol" in str(failed.value)
+
+
+def test_a_listener_with_tls_that_is_starting_is_not_taken_for_one_without() -> None:
+    """It breaks handshakes off, and answers what is no TLS with an alert: the client's own question is such."""
+    plain: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = server.accept()
+                    with connection:
+                        if (first := connection.recv(4096))[:1] != HANDSHAKE:
+                            plain.append(first)
+                            connection.sendall(ALERT)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            address = f"127.0.0.1:{server.getsockname()[1]}"
+            with Admin({"bootstrap.servers": address, "security.protocol": "SSL"}) as admin:
+                while len(plain) < 2:
+                    with pytest.raises(HeadraceError) as failed:
+                        admin.within(2).list_topics()
+                    assert not isinstance(failed.value, TlsRefusedError)
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+def test_who_names_mechanisms_where_there_is_no_login_wants_none() -> None:
+    flow = login_is_wanted("SASL_PLAINTEXT")(Node(1, "broker", 9092))
+    next(flow)
+    with pytest.raises(StopIteration):
+        flow.send(SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=["GSSAPI"]))
 
 
 def test_a_proxy_whose_broker_comes_later_is_waited_for() -> None:

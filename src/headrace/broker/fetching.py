@@ -459,16 +459,16 @@ class Fetching:
                 continue  # nobody would wake us for that
             readable = None if self.isolation is Isolation.READ_UNCOMMITTED else Committed(reads)
             waiter = Waiter(self._bytes_missing(reads), readable)
-            if session is None:
-                await waiter.wait(self._watchers(reads), remaining_s)
-                continue
-            session.waiter = waiter
-            try:
-                with coming.waiting(self.replica_id, waiter) if self.replica_id >= 0 else contextlib.nullcontext():
+            with coming.waiting(self.replica_id, waiter) if self.replica_id >= 0 else contextlib.nullcontext():
+                if session is None:
+                    await waiter.wait(self._watchers(reads), remaining_s)
+                    continue
+                session.waiter = waiter
+                try:
                     await waiter.wait((), remaining_s)
-            finally:
-                if session.waiter is waiter:
-                    session.waiter = None
+                finally:
+                    if session.waiter is waiter:
+                        session.waiter = None
 
     def _watchers(self, reads: list[Read]) -> list[Watchers]:
         """Those whose bytes this fetch waits for: followers wait for appends, consumers for what is committed."""

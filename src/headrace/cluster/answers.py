@@ -51,6 +51,7 @@ class Answers:
         self.cluster_id = cluster_id
         self.controller_id = NO_LEADER
         self._brokers: dict[str, list[MetadataResponseBroker]] = {}
+        self._reached: dict[str, frozenset[int]] = {}
         self._topics: dict[tuple[str, str], tuple[int, MetadataResponseTopic]] = {}
         self._brokers_version = -1
 
@@ -91,6 +92,7 @@ class Answers:
     def _forget_old(self) -> None:
         if self._brokers_version != self.image.brokers_version:
             self._brokers.clear()
+            self._reached.clear()
             self._topics.clear()
             self._brokers_version = self.image.brokers_version
         elif len(self._topics) > 4 * len(self.image.topics) + 64:
@@ -118,15 +120,15 @@ class Answers:
         return ErrorCode.NONE, partition.leader
 
     def _offline(self, partition: PartitionImage, listener: str) -> list[int]:
-        return [
-            node_id
-            for node_id in partition.replicas
-            if not self._is_reachable(node_id, listener) or partition.is_lost_at(node_id)
-        ]
+        reached = self._reachable(listener)
+        return [n for n in partition.replicas if n not in reached or partition.is_lost_at(n)]
 
-    def _is_reachable(self, node_id: int, listener: str) -> bool:
-        broker = self.image.brokers.get(node_id)
-        return broker is not None and not broker.fenced and broker.listener(listener) is not None
+    def _reachable(self, listener: str) -> frozenset[int]:
+        brokers = self.brokers(listener)
+        found = self._reached.get(listener)
+        if found is None:
+            found = self._reached[listener] = frozenset(broker.node_id for broker in brokers)
+        return found
 
     def metadata(self, request: MetadataRequest, version: int, listener: str) -> MetadataResponse:
         """Version 0 asks for all topics with an empty list, later ones with null. Unknown topics are told as such."""
@@ -159,10 +161,11 @@ class Answers:
             return topic
         told = copy(topic)
         told.partitions = []
+        reached = self._reachable(listener)
         for partition in topic.partitions:
             shown = copy(partition)
-            shown.replica_nodes = [n for n in partition.replica_nodes if self._is_reachable(n, listener)]
-            shown.isr_nodes = [n for n in partition.isr_nodes if self._is_reachable(n, listener)]
+            shown.replica_nodes = [n for n in partition.replica_nodes if n in reached]
+            shown.isr_nodes = [n for n in partition.isr_nodes if n in reached]
             if partition.error_code == ErrorCode.NONE and len(shown.replica_nodes) < len(partition.replica_nodes):
                 shown.error_code = ErrorCode.REPLICA_NOT_AVAILABLE
             told.partitions.append(shown)

@@ -444,7 +444,7 @@ class Connections(ABC):
         """A broker that wants TLS or a login closes the connection of who comes without, and says nothing."""
         if not _was_closed(error):
             return error
-        if connection.was_sent_an_alert:
+        if connection.was_sent_an_alert and not connection.is_question:
             return needs_tls(connection.node)
         is_handshaking = connection.state is ConnectionState.CONNECTING and connection.tls is not None
         if is_handshaking or connection.is_question:

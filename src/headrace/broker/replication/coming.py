@@ -24,7 +24,8 @@ class ComingFollowers:
 
     def __init__(self) -> None:
         self._expected_at: dict[int, float] = {}
-        self._waiting: dict[int, set[Waiter]] = {}
+        #: In order, which a set's would differ from run to run.
+        self._waiting: dict[int, dict[Waiter, None]] = {}
 
     def expect(self, node_ids: Iterable[int]) -> None:
         """These brokers will fetch something from here that they have not yet."""
@@ -50,9 +51,11 @@ class ComingFollowers:
     @contextlib.contextmanager
     def waiting(self, node_id: int, waiter: Waiter) -> Iterator[None]:
         """While a fetch of that follower waits."""
-        waiters = self._waiting.setdefault(node_id, set())
-        waiters.add(waiter)
+        waiters = self._waiting.setdefault(node_id, {})
+        waiters[waiter] = None
         try:
             yield
         finally:
-            waiters.discard(waiter)
+            del waiters[waiter]
+            if not waiters and self._waiting.get(node_id) is waiters:
+                del self._waiting[node_id]  # anybody can claim to be any broker

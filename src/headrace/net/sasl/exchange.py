@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 
-from headrace.errors import IllegalSaslStateError, UnsupportedSaslMechanismError, error_for
+from headrace.errors import ErrorCode, IllegalSaslStateError, UnsupportedSaslMechanismError, error_for
 from headrace.net.authentication import Authenticate, Flow
 from headrace.net.node import Node
 from headrace.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
@@ -47,7 +47,8 @@ def login_is_wanted(protocol: str) -> Authenticate:
 
     def flow(node: Node) -> Flow:
         answer = yield SaslHandshakeRequest(mechanism="")
-        if answer.mechanisms:
+        # Old brokers name the mechanisms of other listeners, too, where there is no login.
+        if answer.mechanisms and answer.error_code != ErrorCode.ILLEGAL_SASL_STATE:
             *others, last = answer.mechanisms
             ways = f"{', '.join(others)} or {last}" if others else last
             raise IllegalSaslStateError(

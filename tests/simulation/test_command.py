@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -51,9 +53,14 @@ def test_a_run_may_go_on_after_failures(
 def test_what_was_played_before_ctrl_c_is_told(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    async def interrupt() -> None:
+        task = asyncio.ensure_future(asyncio.sleep(0))
+        task.add_done_callback(lambda _: signal.raise_signal(signal.SIGINT))
+        await asyncio.Event().wait()
+
     def play(seed: int) -> Played:
         if seed == 4:
-            raise Interrupted
+            asyncio.run(interrupt())
         return Played(seed, "BrokenError: it" if seed == 2 else None, 1, 1.0, {}, {})
 
     monkeypatch.setattr(command, "play_seed", play)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -17,6 +19,7 @@ from typing import Annotated
 
 import typer
 
+from headrace.cli.app import Interrupted
 from headrace.cli.output import CommandError, count, note, styled, usage
 from headrace.testing.simulated.html import page
 from headrace.testing.simulated.plans import Plan, plan_for
@@ -126,22 +129,22 @@ def command(
     failed: list[int] = []
     wanted = seeds or (100 if minutes is None else 1 << 62)
     try:
-        for played in play_many(first, wanted, minutes, jobs):
-            total.add(played)
-            _show(total, None if seeds is None else seeds)
-            if played.failure is not None:
-                _end_progress()
-                if not goes_on:
-                    raise _failed(played, total, trace, keep, is_shrunk)
-                failed.append(played.seed)
-                print(f"Seed {played.seed} failed: {played.failure}", flush=True)
-                if keep is not None:
-                    _keep(keep, played.failure, plan_for(played.seed))
-    except BaseException as error:
-        # Hours may have been played when somebody presses Ctrl-C.
-        if not isinstance(error, Exception):
-            _end_progress()
-            print(f"Ended early, {count(len(failed))} failed of {total.line()}", flush=True)
+        with _interruptible():
+            for played in play_many(first, wanted, minutes, jobs):
+                total.add(played)
+                _show(total, None if seeds is None else seeds)
+                if played.failure is not None:
+                    _end_progress()
+                    if not goes_on:
+                        raise _failed(played, total, trace, keep, is_shrunk)
+                    failed.append(played.seed)
+                    print(f"Seed {played.seed} failed: {played.failure}", flush=True)
+                    if keep is not None:
+                        _keep(keep, played.failure, plan_for(played.seed))
+    except Interrupted:
+        # Hours may have been played by then.
+        _end_progress()
+        print(f"Ended early, {count(len(failed))} failed of {total.line()}", flush=True)
         raise
     _end_progress()
     print(f"Nothing was broken: {total.line()}" if not failed else f"{len(failed)} failed of {total.line()}")
@@ -149,6 +152,18 @@ def command(
     if failed:
         shown = ", ".join(map(str, failed[:_SEEDS_SHOWN])) + (", …" if len(failed) > _SEEDS_SHOWN else "")
         raise CommandError(f"{count(len(failed))} seed{'s' * (len(failed) > 1)} failed: {shown}")
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Ctrl-C as the exception that event loops let through: any other is the result of the task that it comes in."""
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted from None
+    finally:
+        signal.signal(signal.SIGINT, previous)
 
 
 def _kept(path: Path) -> Plan:

@@ -9,7 +9,7 @@ allowed. Polls of a group may skip or go back where a rebalance lies between.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -41,15 +41,22 @@ class Moved:
         return value + 1, value + 2
 
 
-def analyse(operations: Sequence[Operation], logs: Logs, moved: Moved | None = None) -> list[Anomaly]:
-    """Everything that is wrong."""
+def analyse(
+    operations: Sequence[Operation],
+    logs: Logs,
+    moved: Moved | None = None,
+    renumbered: Collection[int] = frozenset(),
+) -> list[Anomaly]:
+    """Everything that is wrong. `renumbered` are values that their client wrote again by itself: they, and what was
+    made of them, may be there twice."""
     found: list[Anomaly] = []
-    for check in (lost_writes, duplicates, aborted_reads, torn_transactions, inconsistent_offsets, phantoms):
+    for check in (lost_writes, aborted_reads, torn_transactions, inconsistent_offsets, phantoms):
         found += check(operations, logs)
+    found += duplicates(logs, {one for value in renumbered for one in (value, *Moved.outputs(value))})
     found += nonmonotonic_polls(operations)
     found += skipped_polls(operations, logs)
     found += nonmonotonic_sends(operations)
-    found += reordered_logs(operations, logs)
+    found += reordered_logs(operations, logs, renumbered)
     found += offsets_taken_back(operations)
     found += precommitted_reads(operations)
     found += circular_information(operations)
@@ -82,14 +89,14 @@ def lost_writes(operations: Sequence[Operation], logs: Logs) -> Iterator[Anomaly
             )
 
 
-def duplicates(operations: Sequence[Operation], logs: Logs) -> Iterator[Anomaly]:
+def duplicates(logs: Logs, allowed: Collection[int] = frozenset()) -> Iterator[Anomaly]:
     """A value in two places of the logs."""
     where: dict[int, list[tuple[Place, int]]] = defaultdict(list)
     for place, log in logs.items():
         for offset, value in log:
             where[value].append((place, offset))
     for value, places in where.items():
-        if len(places) > 1:
+        if len(places) > 1 and value not in allowed:
             yield Anomaly("duplicate", f"{value} is in the logs {len(places)} times: {places[:4]}")
 
 
@@ -216,7 +223,9 @@ def nonmonotonic_sends(operations: Sequence[Operation]) -> Iterator[Anomaly]:
             last[key] = (offset, value)
 
 
-def reordered_logs(operations: Sequence[Operation], logs: Logs) -> Iterator[Anomaly]:
+def reordered_logs(
+    operations: Sequence[Operation], logs: Logs, renumbered: Collection[int] = frozenset()
+) -> Iterator[Anomaly]:
     """What one producer sent to a partition is not in its order there, whether it was acknowledged or not."""
     sender = {
         value: operation.process
@@ -229,7 +238,7 @@ def reordered_logs(operations: Sequence[Operation], logs: Logs) -> Iterator[Anom
         last: dict[str, tuple[int, int]] = {}
         for offset, value in log:
             process = sender.get(value)
-            if process is None:
+            if process is None or value in renumbered:
                 continue
             # A client's values grow.
             before = last.get(process)

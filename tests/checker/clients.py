@@ -7,6 +7,7 @@ it is in its history before it goes on.
 from __future__ import annotations
 
 import contextlib
+import logging
 import random
 import sys
 import threading
@@ -32,6 +33,7 @@ from headrace.errors import HeadraceError
 
 from .analysis import Moved
 from .history import Kind, Outcome, Recorder
+from .renumbered import LOG_SUFFIX
 
 SOURCE, TARGET = "checker-in", "checker-out"
 PARTITIONS = 4
@@ -44,6 +46,7 @@ VALUES_PER_INCARNATION = 10_000_000
 _ABORT_SHARE, _ROWS_MAX = 0.25, 6
 _COMMIT_TRIES = 20
 _OUTSTANDING_MAX = 100
+_TELLING = {"debug": "eos", "log_level": 7}
 
 
 class Session:
@@ -167,8 +170,8 @@ def foreign_stream(session: Session) -> None:
             session.recorder.ended(number, Outcome.INFO)
             session.failed(error)
 
-    config = {"bootstrap.servers": session.address, "enable.idempotence": True, "linger.ms": 0, "log_level": 0}
-    producer = confluent_kafka.Producer(config, logger=_silent())
+    config = {"bootstrap.servers": session.address, "enable.idempotence": True, "linger.ms": 0}
+    producer = confluent_kafka.Producer(config | _TELLING, logger=_logger(session))
     while not session.stopping.is_set():
         for write in plan(session):
             number = session.recorder.began(Kind.SEND, writes=told([write]))
@@ -254,9 +257,10 @@ def _commit(producer: Producer) -> None:
 
 def foreign_writer(session: Session) -> None:
     """The same with librdkafka, which speaks the older protocol."""
-    config = transactional_config(session) | {"log_level": 0, "message.timeout.ms": TRANSACTION_TIMEOUT_MS}
+    config = transactional_config(session) | {"message.timeout.ms": TRANSACTION_TIMEOUT_MS} | _TELLING
+    logger = _logger(session)
     while not session.stopping.is_set():
-        producer = confluent_kafka.Producer(config, logger=_silent())
+        producer = confluent_kafka.Producer(config, logger=logger)
         with session.enduring(confluent_kafka.KafkaException):
             producer.init_transactions(60)
             while not session.stopping.is_set():
@@ -264,11 +268,13 @@ def foreign_writer(session: Session) -> None:
                 session.rest()
 
 
-def _silent() -> Any:
-    import logging
-
+def _logger(session: Session) -> logging.Logger:
+    """Into a file beside the history: why a new epoch was begun is nowhere else."""
     logger = logging.getLogger("librdkafka")
-    logger.addHandler(logging.NullHandler())
+    handler = logging.FileHandler(session.recorder.path.with_suffix(LOG_SUFFIX))
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
     logger.propagate = False
     return logger
 

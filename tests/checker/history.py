@@ -64,6 +64,7 @@ class Recorder:
     """Writes a client's history. Each event is on disk (of the operating system) before the client goes on."""
 
     def __init__(self, path: Path, process: str) -> None:
+        self.path = path
         self._file: TextIO = path.open("a", buffering=1)
         self._process = process
         self._next = 0

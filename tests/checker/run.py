@@ -20,6 +20,7 @@ from .analysis import Anomaly, Moved, analyse
 from .clients import MOVERS_GROUP, PARTITIONS, SOURCE, TARGET
 from .cycles import write_order_cycles
 from .history import Kind, Operation, Place, read_history
+from .renumbered import LOG_SUFFIX, batches_of, renumbered
 from .servers import OneBroker, Servers
 
 ROOT = Path(__file__).parents[2]
@@ -171,10 +172,17 @@ class Run:
                     client.kill()
             self.servers.stop()
         operations = read_history(histories.glob("*.jsonl"))
-        anomalies = self.problems + analyse(operations, logs, Moved(SOURCE, committed))
+        again = renumbered(
+            logs,
+            batches_of(self.servers.data, logs),
+            histories.glob(f"*{LOG_SUFFIX}"),
+        )
+        anomalies = self.problems + analyse(operations, logs, Moved(SOURCE, committed), again)
         records = sum(len(log) for log in logs.values())
         cycles = write_order_cycles(operations, logs)
-        return Report(anomalies, operations, self.faults, records, under_faults, cycles)
+        report = Report(anomalies, operations, self.faults, records, under_faults, cycles)
+        report.remarks.append(f"records that librdkafka wrote again by itself, under a new epoch: {len(again)}")
+        return report
 
     # --- faults
 

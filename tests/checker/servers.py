@@ -54,6 +54,10 @@ class Servers(Protocol):
         """`bootstrap.servers`."""
 
     @property
+    def data(self) -> Path:
+        """Of one that has everything."""
+
+    @property
     def faults(self) -> Sequence[Fault]:
         """To choose from; more likely ones are there several times."""
 
@@ -84,6 +88,10 @@ class OneBroker:
     @property
     def address(self) -> str:
         return self._broker.address
+
+    @property
+    def data(self) -> Path:
+        return self._broker.directory
 
     @property
     def faults(self) -> Sequence[Fault]:
@@ -136,6 +144,10 @@ class ThreeBrokers:
     @property
     def address(self) -> str:
         return ",".join(proxy.address for proxy in self._proxies.values())
+
+    @property
+    def data(self) -> Path:
+        return self._brokers[BROKERS[0]].directory
 
     @property
     def faults(self) -> Sequence[Fault]:

@@ -467,6 +467,23 @@ def test_what_comes_to_the_disk_when_the_next_epoch_has_begun_is_committed_in_it
     simulated(test)
 
 
+def test_what_a_follower_had_not_synced_is_synced_when_it_leads() -> None:
+    """Nothing more need be written for it to be committed: a coordinator waits for that before it serves."""
+
+    async def test(broker: Broker, partition: Partition, neighbours: Neighbours) -> None:
+        partition.log.config = replace(partition.log.config, flush_messages=1)
+        partition.lead(follows(1))
+        asked, answer = partition.position(), Answer(high_watermark=0, log_start_offset=0)
+        await copying.append(partition, asked, answer, from_leader(b"one", 0, 1))  # its sync would have failed
+        partition.lead(leads(2))
+        await asyncio.sleep(1)
+        for follower in (SECOND, THIRD):
+            partition.fetched(follower, 7, 1, 0)
+        assert (partition.log.recovery_point, partition.high_watermark) == (1, 1)
+
+    simulated(test)
+
+
 def test_a_raised_minimum_counts_before_the_in_sync_replicas_that_are_heard_of_with_it() -> None:
     async def test(broker: Broker, partition: Partition, neighbours: Neighbours) -> None:
         topic = broker.image.topics["t"]

@@ -16,7 +16,7 @@ from headrace.broker.replication.coming import RECENTLY_S
 from headrace.broker.replication.copying import Copied, StaleAnswerError
 from headrace.cluster import brokers as registrations
 from headrace.cluster.decision import Decision
-from headrace.cluster.records import PartitionChangeRecord
+from headrace.cluster.records import ConfigRecord, PartitionChangeRecord, ResourceType
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
 from headrace.protocol.messages.delete_records import (
@@ -166,6 +166,39 @@ def test_a_follower_syncs_the_partitions_of_an_answer_side_by_side(monkeypatch: 
         assert most > count / 2
 
     simulated(test, settings={"log.flush.interval.messages": "1"})
+
+
+@pytest.mark.parametrize("refusals", [0, 3])
+def test_records_stay_committed_when_a_topic_is_to_be_synced_from_now_on(
+    refusals: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were gone with the next leader, until something more was written."""
+
+    async def test(trio: Trio) -> None:
+        await trio.create_topic()
+        await produced(trio, 1, b"first")
+        await until(lambda: all(trio.partition(node_id).high_watermark == 1 for node_id in NODES))
+        partition, left = trio.partition(2), refusals
+        sync = partition.writer.sync
+
+        def refuse(files: Iterable[Syncable]) -> asyncio.Future[None]:
+            nonlocal left
+            left -= 1
+            if left >= 0:
+                raise OverloadedError("too many syncs are waiting")
+            return sync(files)
+
+        monkeypatch.setattr(partition.writer, "sync", refuse)
+        name = "flush.messages"
+        record = ConfigRecord(resource_type=ResourceType.TOPIC, resource_name=TOPIC, name=name, value="1")
+        change = PartitionChangeRecord(partition_id=0, topic_id=TOPIC_ID, leader=2)
+        await trio.decide(Decision(None, [record, change]))
+        assert partition.high_watermark == 1
+        assert values(await fetched(trio, 2)) == [b"first"]
+        # Also where nothing more is written.
+        await until(lambda: all(trio.partition(node_id).log.recovery_point == 1 for node_id in NODES))
+
+    simulated(test)
 
 
 def test_who_comes_to_a_follower_is_told_the_leader() -> None:

@@ -12,6 +12,7 @@ from headrace.log import validation
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.api_versions import ApiVersionsRequest
 from headrace.protocol.messages.metadata import MetadataRequest
+from headrace.protocol.messages.produce import PartitionProduceData
 from headrace.records import Codec, decompress, walk
 from headrace.records.compression import decompress_pieces
 from headrace.runtime import Buffer
@@ -159,6 +160,24 @@ def test_a_batch_with_a_wrong_checksum_is_refused_and_nothing_written(kafka: Emb
         good = raw.produced(client.request(raw.produce_request("t", 0, raw.batch([b"v"])), raw.PRODUCE_VERSION))
         assert good.base_offset == before
     assert kafka.call(lambda running: running.partition("t", 0).log.size_bytes) < size_before + 200
+
+
+def test_null_records_do_not_count_where_the_partition_is_named_again(kafka: EmbeddedBroker) -> None:
+    good, wrong = raw.batch([b"value"]), b"no batch"
+    before = end_offset(kafka, "t")
+    with RawClient(kafka.port) as client:
+
+        def produce(*records: Buffer | None) -> tuple[int, int]:
+            request = raw.produce_request("t", 0, b"")
+            request.topic_data[0].partition_data = [PartitionProduceData(index=0, records=one) for one in records]
+            answer = raw.produced(client.request(request, raw.PRODUCE_VERSION))
+            return answer.error_code, answer.base_offset
+
+        assert produce(None, good) == (ErrorCode.NONE, before)  # as Kafka 4.3.1 does
+        assert produce(good, None) == (ErrorCode.INVALID_RECORD, -1)
+        # Kafka writes the good one of these, and says the same.
+        assert produce(wrong, good) == produce(good, wrong) == (ErrorCode.INVALID_RECORD, -1)
+    assert end_offset(kafka, "t") == before + 1
 
 
 BOMB_BYTES = 64 * 1024 * 1024

@@ -15,7 +15,7 @@ from headrace.protocol.messages.metadata import MetadataRequest
 from headrace.runtime.simulated import DiskFault, Simulation, run_simulation
 
 from . import raw
-from .sim import Client, SimulatedBroker
+from .sim import PORT, Client, SimulatedBroker
 
 ONE, TWO = "/data/one", "/data/two"
 METADATA_VERSION, DESCRIBE_LOG_DIRS_VERSION = 9, 3
@@ -264,3 +264,27 @@ def test_a_disk_that_fails_at_any_moment_loses_nothing_acknowledged() -> None:
 
     for seed in range(30):
         run(scenario, seed)
+
+
+def test_a_directory_that_cannot_be_synced_at_the_start_costs_its_logs_and_not_the_broker() -> None:
+    """Those that were to be synced after the one that failed are offline by then, and say so in another way."""
+
+    async def main(simulation: Simulation) -> None:
+        machine = SimulatedBroker(simulation, {**BOTH, "log.flush.interval.messages": "1"}, "b1")
+        await machine.start()
+        assert machine.broker is not None
+        client = await raw.AsyncRawClient.connect(simulation.host("client").runtime, "b1", PORT)
+        await client.request(raw.create_topics_request({"t": 12}), raw.CREATE_TOPICS_VERSION)
+        for index in range(12):
+            await client.request(raw.produce_request("t", index, raw.batch([b"x"])), raw.PRODUCE_VERSION)
+        client.close()
+        partitions = machine.broker.replicas.partitions
+        on_two = [key for key, found in partitions.items() if found.log.directory.startswith(TWO)]
+        machine.kill()
+        machine.host.restart()
+        machine.host.disk.inject(DiskFault("sync", under=f"{TWO}/t-{on_two[-1][1]}", times=None))
+        await machine.start()
+        assert [key for key, found in machine.broker.replicas.partitions.items() if found.is_offline] == on_two
+
+    for seed in range(3):
+        run(main, seed)

@@ -190,7 +190,7 @@ def test_a_full_disk_is_no_reason_to_fail_the_log() -> None:
 def test_a_shortage_of_descriptors_is_no_reason_to_fail_the_log() -> None:
     table = _filled()
     before = pairs(table)
-    fault = DiskFault("sync_dir", errno.EMFILE, times=None)
+    fault = DiskFault("open_dir", errno.EMFILE, times=None)
     worker = table.cleaner._compaction_worker
     table.cleaner._compaction_worker = Interfering(table, lambda: table.host.disk.inject(fault))
     with pytest.raises(DiskError):

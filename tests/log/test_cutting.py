@@ -9,7 +9,7 @@ import itertools
 import pytest
 
 from headrace.errors import CorruptMessageError, OffsetOutOfRangeError
-from headrace.log import Log, LogConfig, UnexpectedOffsetError
+from headrace.log import Caches, Log, LogConfig, UnexpectedOffsetError
 from headrace.records import build_batch
 from headrace.runtime import DiskError, FileMissingError
 from headrace.runtime.simulated import DiskFault
@@ -197,26 +197,57 @@ def test_what_is_deleted_while_descriptors_are_short_does_not_come_back(operatio
     assert skip or operation == "open"
 
 
-@pytest.mark.parametrize("operation", ["open", "sync_dir"])
-def test_a_cut_that_could_not_begin_for_want_of_descriptors_can_be_tried_again(operation: str) -> None:
-    host = make_host()
-    log = open_log(host, LogConfig(segment_bytes=300))
-    fill(log, 9)
-    log.close()
-    log = open_log(host, LogConfig(segment_bytes=300), clean=True)
-    host.disk.inject(DiskFault(operation, errno.EMFILE, times=None))
-    with pytest.raises(DiskError):
-        log.truncate_to(4)
-    if operation == "sync_dir":
-        with pytest.raises(DiskError):
-            log.start_at(100)
-    host.disk.heal()
-    assert log.failure is None
-    assert (log.end_offset, log.cut_count) == (9, 0)
-    log.truncate_to(4)
-    assert (log.end_offset, log.cut_count) == (4, 1)
-    log.start_at(100)
-    assert (log.end_offset, log.cut_count) == (100, 2)
+def with_producers(log: Log) -> None:
+    """Ten batches of one producer, in segments of three, and a snapshot with each."""
+    for sequence in range(10):
+        producer = (7, 0, sequence)
+        log.append(batch(b"x" * 30, producer=producer), leader_epoch=sequence // 5, now_ms=NOW_MS)
+    log.update_high_watermark(2)
+
+
+@pytest.mark.parametrize("operation", ["open", "read", "open_dir"])
+@pytest.mark.parametrize("cut_to", [2, 4, 6, 9, 100])
+def test_a_cut_is_made_whole_or_not_at_all_where_descriptors_are_short(operation: str, cut_to: int) -> None:
+    """Half a cut took the log out of service until a restart."""
+    config = LogConfig(segment_bytes=400)
+    for skip in itertools.count():
+        host = make_host()
+        log = open_log(host, config)
+        with_producers(log)
+        log.close()
+        log = open_log(host, config, clean=True, caches=Caches(host.disk, open_files_max=1))
+        before = stored(log)
+        assert len(before) == 10
+        assert len(bases(log)) > 2
+        fault = host.disk.inject(DiskFault(operation, errno.EMFILE, skip=skip, times=1000))
+        try:
+            (log.start_at if cut_to == 100 else log.truncate_to)(cut_to)
+            was_cut = True
+        except DiskError:
+            was_cut = False
+        is_over = fault.times == 1000
+        host.disk.heal()
+        assert log.failure is None, skip
+        expected = [] if cut_to == 100 else before[:cut_to]
+        if was_cut:
+            assert (log.end_offset, log.cut_count, stored(log)) == (cut_to, 1, expected)
+        else:
+            assert (log.end_offset, log.cut_count, stored(log)) == (10, 0, before)
+            (log.start_at if cut_to == 100 else log.truncate_to)(cut_to)
+        sequence = 0 if cut_to == 100 else cut_to
+        # It goes on, with what it knows of its producer: now, after a power loss, and after a clean stop.
+        log.append(batch(b"y", producer=(7, 0, sequence)), leader_epoch=5, now_ms=NOW_MS)
+        after = stored(log)
+        assert after[:-1] == expected
+        host.kill(power_loss=True)
+        host.restart()
+        log = open_log(host, config)
+        assert stored(log) in (after, expected), skip
+        log.close()
+        assert open_log(host, config, clean=True).end_offset == log.end_offset
+        if is_over:
+            break
+    assert skip or (operation, cut_to) == ("read", 100)
 
 
 def test_a_followers_batches_keep_offsets_epochs_and_gaps() -> None:

@@ -114,7 +114,7 @@ def test_a_closed_file_refuses_and_says_so(world):
 
 def test_a_missing_path_is_file_missing_with_path_and_operation(world):
     disk, path = world.runtime.disk, f"{world.root}/none/a"
-    for operation in ("open", "size", "listdir", "remove", "read_file", "mtime_ms", "rmtree", "sync_dir"):
+    for operation in ("open", "size", "listdir", "remove", "read_file", "mtime_ms", "rmtree", "sync_dir", "open_dir"):
         with pytest.raises(FileMissingError, match="No such file") as caught:
             getattr(disk, operation)(path)
         assert caught.value.path == path

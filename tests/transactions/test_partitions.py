@@ -117,6 +117,43 @@ def test_brokers_ask_for_several_transactions_at_once() -> None:
     assert clients.snapshots()["three"].partitions == {A0, A1}
 
 
+def test_an_id_that_is_named_again_is_about_the_partitions_of_its_last_mention() -> None:
+    clients = Clients()
+    producer_id, epoch = clients.started()
+
+    def asked(epoch: int, index: int, *, verify_only: bool = False) -> AddPartitionsToTxnTransaction:
+        return AddPartitionsToTxnTransaction(
+            transactional_id=ID,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            verify_only=verify_only,
+            topics=[AddPartitionsToTxnTopic(name="a", partitions=[index])],
+        )
+
+    def ask(*transactions: AddPartitionsToTxnTransaction) -> list[tuple[int, ErrorCode]]:
+        request = AddPartitionsToTxnRequest(transactions=list(transactions))
+        answer = clients.ask("add_partitions_to_txn", request, ADD_VERSION)
+        return [
+            (part.partition_index, ErrorCode(part.partition_error_code))
+            for result in answer.results_by_transaction
+            for topic in result.topic_results
+            for part in topic.results_by_partition
+        ]
+
+    # Asked of Kafka 4.3.1: each mention speaks for itself of who asks, and additions are answered in the first's words.
+    fenced = ErrorCode.PRODUCER_FENCED
+    assert ask(asked(epoch + 1, 0), asked(epoch, 1)) == [(0, fenced), (0, ErrorCode.NONE)]
+    assert clients.snapshots()[ID].partitions == {A1}
+    assert (
+        ask(asked(epoch, 1, verify_only=True), asked(epoch, 0, verify_only=True))
+        == [(0, ErrorCode.TRANSACTION_ABORTABLE)] * 2
+    )
+    assert ask(asked(epoch, 0), asked(epoch, 99)) == [(99, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)] * 2
+    assert clients.snapshots()[ID].partitions == {A1}
+    assert ask(asked(epoch, 1), asked(epoch, 0)) == [(1, ErrorCode.NONE)] * 2
+    assert clients.snapshots()[ID].partitions == {A0, A1}
+
+
 def test_offsets_are_a_partition_of_the_offsets_topic() -> None:
     clients = Clients()
     me = clients.started()

@@ -38,6 +38,7 @@ from headrace.topics import TopicPartition
 _CLIENT = Origin.CLIENT
 _NEVER_FLUSHED = LogConfig().flush_messages
 ROLE_RETRY_S = 0.1
+SYNC_RETRY_S = 1.0
 
 
 class Partition:
@@ -158,6 +159,7 @@ class Partition:
             state.min_isr = config.min_insync_replicas
             if state.tick(self._surroundings.now_ms()):
                 self._was_committed()
+        self._sync_rest()
 
     def wake_all(self) -> None:
         self.watchers.wake_all()
@@ -205,6 +207,8 @@ class Partition:
             self.state = LeaderState.begin(self._own_id, leadership.term(), self.log, self._surroundings)
             self._was_committed()
         self._surroundings.role_changed(self)
+        if leadership.leader_id == self._own_id:
+            self._sync_rest()
 
     def go_offline(self, reason: str) -> None:
         """The disk below failed: nothing is served from here any more."""
@@ -546,6 +550,26 @@ class Partition:
         """Make everything appended so far durable."""
         await self.turns.sync()
         self._note_durable()
+
+    def _sync_rest(self) -> None:
+        """Have synced what nobody waits for: what an earlier role left, or what another `flush.messages` asks for."""
+        log = self.log
+        if log.durable_end >= log.end_offset or log.failure is not None or self._offline is not None:
+            return
+        if self.turns.held is not None:
+            self.turns.held.append(self._sync_rest)
+        else:
+            self.turns.begin(self._sync_left(log))
+
+    async def _sync_left(self, log: Log) -> None:
+        try:
+            await self.turns.sync_log(log)
+        except KafkaStorageError:
+            asyncio.get_running_loop().call_later(SYNC_RETRY_S, self._sync_rest)
+            return
+        self._note_durable()
+        self._advance(log.durable_end)
+        self.wake_all()
 
     def _note_durable(self) -> None:
         """A leader epoch that began while something of an earlier one was not on the disk yet counts it from now on."""

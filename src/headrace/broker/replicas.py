@@ -166,7 +166,8 @@ class Replicas:
         for writer, logs in by_writer.items():
             try:
                 await writer.sync(logs)
-            except DiskError as error:
+            except HeadraceError as error:
+                # Of the disk; or of a log that went offline with its directory, when another's sync there had failed.
                 log.error("logs of %s could not be synced: %s", writer.directory, error)
 
     async def follow(self, changes: Changes) -> None:

@@ -16,7 +16,7 @@ from headrace.log.producer_loading import load_snapshot, replay
 from headrace.log.producer_state import DEFAULT_EXPIRATION_MS, LogProducers, Verification
 from headrace.log.reading import Slice, TimeAndOffset
 from headrace.log.recovery import Loaded, LogLoader
-from headrace.log.segment import Caches, Segment
+from headrace.log.segment import TEMPORARY, Caches, Segment
 from headrace.log.transaction_index import AbortedTransaction
 from headrace.records import CorruptBatchError
 from headrace.runtime import DiskError, Runtime
@@ -207,44 +207,50 @@ class Log(AppendableLog):
             self.start_at(offset)
             return
         place = view.place_of(offset)
-        with self._failing(outlasts_shortage=True):
-            # All that is looked up comes before anything is changed: until then it can be tried again.
-            kept = view.segments[place]
-            found = kept.translate(offset)
-            kept.indexes()
-            kept.file.ensure_open()
-            for segment in view.segments[place:]:
-                segment.load_aborted()
-            self.files.sync_directory()
-        with self._failing():
-            epochs.truncate_end(offset)
-            # Readers are told first: none of them begins to read what is about to go.
-            self.view = view._replace(
-                segments=view.segments[: place + 1],
-                bases=view.bases[: place + 1],
-                size=view.size_of(place) if found is None else found[0],
-                start_offset=min(view.start_offset, offset),
-                end_offset=offset,
-                epochs=epochs if len(epochs) != len(view.epochs) else view.epochs,
-                cuts=view.cuts + 1,
-                cut_to=min(view.cut_to, offset),
-            )
-            self.files.cut(offset, self._clock.now_ms(), self.config.file_delete_delay_ms)
-            self._reload_producers(offset)
-            self._publish()
-            # Durable at once: what was cut must not come back behind what is written in its place.
-            self.active.file.sync()
-            self.files.sync_directory()
+        kept, now_ms = view.segments[place], self._clock.now_ms()
+        with contextlib.ExitStack() as held:
+            with self._failing(outlasts_shortage=True):
+                # All that needs a descriptor comes before anything is changed: until then it can be tried again.
+                cut = kept.cut_at(offset, now_ms)
+                producers = self._producers_at(offset, (*view.segments[:place], cut))
+                for segment in view.segments[place:]:
+                    segment.load_aborted()
+                file = held.enter_context(self.files.hold_file(kept))
+                directory = held.enter_context(self.files.hold_directory())
+            with self._failing():
+                epochs.truncate_end(offset)
+                # Readers are told first: none of them begins to read what is about to go.
+                self.view = view._replace(
+                    segments=view.segments[: place + 1],
+                    bases=view.bases[: place + 1],
+                    size=cut.size,
+                    start_offset=min(view.start_offset, offset),
+                    end_offset=offset,
+                    epochs=epochs if len(epochs) != len(view.epochs) else view.epochs,
+                    cuts=view.cuts + 1,
+                    cut_to=min(view.cut_to, offset),
+                )
+                self.files.cut(place, cut, file, now_ms + self.config.file_delete_delay_ms)
+                self.files.snapshots.drop_after(offset)
+                producers.committed_up_to(self.high_watermark)
+                self.producers = producers
+                self._publish()
+                # Durable at once: what was cut must not come back behind what is written in its place.
+                file.sync()
+                directory.sync()
 
     @by_writer
     def start_at(self, offset: int) -> None:
         """Drop everything; what comes next has `offset`: a follower whose leader no longer has what it has."""
         self._check_usable()
         view = self.view
-        with self._failing(outlasts_shortage=True):
-            self.files.sync_directory()  # as in `truncate_to`: nothing is changed yet
-        with self._failing():
-            self.files.start_over(offset, self._clock.now_ms())
+        with contextlib.ExitStack() as held:
+            with self._failing(outlasts_shortage=True):
+                # As in `truncate_to`: nothing is changed yet.
+                directory = held.enter_context(self.files.hold_directory())
+                first = Segment.create(self.caches, self.directory, offset, self._clock.now_ms(), TEMPORARY)
+            with self._failing():
+                self.files.start_over(first, directory)
         self.producers = LogProducers(self.partition, self.producers.expiration_ms)
         self.producers.end_offset = offset
         self._publish(
@@ -255,18 +261,16 @@ class Log(AppendableLog):
             cut_to=min(view.cut_to, offset),
         )
 
-    def _reload_producers(self, offset: int) -> None:
-        self.files.snapshots.drop_after(offset)
+    def _producers_at(self, offset: int, segments: Sequence[Segment]) -> LogProducers:
+        """What is known of producers where the log ends at `offset`, with these segments."""
         known = self.producers
         # Another state takes the place of this one when it is complete: others may be looking.
         state = LogProducers(self.partition, known.expiration_ms)
         if known.producers or known.ended:
-            segments = self.files.segments
             load_snapshot(state, self.files.snapshots, offset, segments[0].base_offset, self._clock.now_ms())
             replay(state, segments, offset)
         state.end_offset = offset
-        state.committed_up_to(self.high_watermark)
-        self.producers = state
+        return state
 
     @by_writer
     def delete_records(self, before: int) -> int:
@@ -329,14 +333,15 @@ class Log(AppendableLog):
         self._check_usable()
         if self.active in old:
             raise ValueError(f"{self.partition}: the active segment cannot be compacted")
-        with self._failing(outlasts_shortage=True):
-            # Before anything is changed: where descriptors are short now, it is compacted another time.
-            for segment in old:
-                segment.load_aborted()
-            self.files.sync_directory()
-        with self._failing():
-            self.files.replace(new, old, self._clock.now_ms() + self.config.file_delete_delay_ms)
-            self._publish()
+        with contextlib.ExitStack() as held:
+            with self._failing(outlasts_shortage=True):
+                # Before anything is changed: where descriptors are short now, it is compacted another time.
+                for segment in old:
+                    segment.load_aborted()
+                directory = held.enter_context(self.files.hold_directory())
+            with self._failing():
+                self.files.replace(new, old, self._clock.now_ms() + self.config.file_delete_delay_ms, directory)
+                self._publish()
 
     # ---- durability ----------------------------------------------------------------------------------------------
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
 from headrace.log import leader_epochs, partition_metadata
 from headrace.log.leader_epochs import LeaderEpochs
 from headrace.log.producer_state import LogProducers
 from headrace.log.segment import SWAP, Caches, Segment
 from headrace.log.snapshots import SnapshotFiles
-from headrace.log.view import View, place_of
+from headrace.log.view import View
+from headrace.runtime import File, HeldDirectory
 
 
 class LogFiles:
@@ -56,6 +59,13 @@ class LogFiles:
         self.bases = tuple(segment.base_offset for segment in segments)
         self.active = segments[-1]
 
+    def hold_directory(self) -> AbstractContextManager[HeldDirectory]:
+        """Open the directory: what follows can sync it whatever becomes of descriptors."""
+        return contextlib.closing(self.disk.open_dir(self.directory))
+
+    def hold_file(self, segment: Segment) -> AbstractContextManager[File]:
+        return contextlib.closing(self.disk.open(segment.file.path))
+
     def sync_directory(self) -> None:
         self.disk.sync_dir(self.directory)
 
@@ -90,21 +100,22 @@ class LogFiles:
             self.snapshots.take(producers)
             self.directory_changed = True
 
-    def start_over(self, base_offset: int, now_ms: int) -> None:
-        """Drop everything; one empty segment begins at `base_offset`."""
+    def start_over(self, first: Segment, directory: HeldDirectory) -> None:
+        """Drop everything; the log is this empty segment, whose file has a temporary name."""
         for segment in reversed(self.segments):
             segment.remove()
         self.snapshots.drop_after(-1)
-        self.set_segments([Segment.create(self.caches, self.directory, base_offset, now_ms)])
-        self.sync_directory()
+        first.rename("")
+        self.set_segments([first])
+        directory.sync()
         self.changed = self.directory_changed = True
 
-    def cut(self, offset: int, now_ms: int, delay_ms: int) -> None:
-        """Drop every batch that ends at or after `offset`, which the first segment's base is not above."""
-        keep = place_of(self.bases, offset)
+    def cut(self, place: int, cut: Segment, file: File, due_ms: int) -> None:
+        """Let a segment be `cut` (`Segment.cut_at`) and end the log. `file` is the segment's, open."""
         # From the end, so that a crash half-way leaves a log without gaps.
-        self.discard(self.segments[:keep:-1], now_ms + delay_ms)
-        self.set_segments((*self.segments[:keep], self.segments[keep].cut_at(offset, now_ms)))
+        self.discard(self.segments[:place:-1], due_ms)
+        self.segments[place].cut_to(cut, file)
+        self.set_segments((*self.segments[:place], cut))
         self.changed = self.directory_changed = True
 
     # ---- deleting and replacing ----------------------------------------------------------------------------------
@@ -142,19 +153,19 @@ class LogFiles:
             segment.remove()
         return len(due)
 
-    def replace(self, new: Sequence[Segment], old: Sequence[Segment], due_ms: int) -> None:
+    def replace(self, new: Sequence[Segment], old: Sequence[Segment], due_ms: int, directory: HeldDirectory) -> None:
         """See `Log.replace_segments`."""
         for segment in new:
             segment.rename(SWAP)
-        self.sync_directory()
+        directory.sync()
         kept = [segment for segment in self.segments if segment not in old]
         self.discard(old, due_ms)
         # Before the new ones lose their suffix: nothing would tell any more which old ones they replace.
-        self.sync_directory()
+        directory.sync()
         for segment in new:
             segment.rename("")
         self.set_segments(sorted([*kept, *new], key=lambda segment: segment.base_offset))
-        self.sync_directory()
+        directory.sync()
         for base_offset in {segment.base_offset for segment in old} - {segment.base_offset for segment in new}:
             self.snapshots.drop(base_offset)
 

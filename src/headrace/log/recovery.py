@@ -19,6 +19,7 @@ from headrace.log.segment import (
     LOG,
     SUFFIXES,
     SWAP,
+    TEMPORARY,
     TXN_INDEX,
     Caches,
     Segment,
@@ -31,7 +32,6 @@ from headrace.runtime import Disk
 from headrace.topics import TopicPartition
 
 _DIGITS = 20
-_TMP = ".tmp"
 _INCOMPLETE = "the last batch is incomplete"
 
 
@@ -172,7 +172,7 @@ class LogLoader:
         swaps = []
         names = self._drop_partly_renamed(names)
         for name in names:
-            if name.endswith((DELETED, CLEANED, _TMP)):
+            if name.endswith((DELETED, CLEANED, TEMPORARY)):
                 self._remove(name)
             elif name.endswith(SWAP):
                 swaps.append(name)

@@ -23,7 +23,7 @@ from headrace.log.transaction_index import AbortedTransaction
 from headrace.log.transaction_index import parse as parse_aborted
 from headrace.records import BatchHeader
 from headrace.records.walk import INT64_MAX
-from headrace.runtime import Buffer, Disk, DiskError, FileMissingError
+from headrace.runtime import Buffer, Disk, DiskError, File, FileMissingError
 
 LOG: Final = ".log"
 OFFSET_INDEX: Final = ".index"
@@ -33,6 +33,7 @@ SUFFIXES: Final = (LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX)
 DELETED: Final = ".deleted"
 CLEANED: Final = ".cleaned"
 SWAP: Final = ".swap"
+TEMPORARY: Final = ".tmp"
 
 _RELATIVE_OFFSET_MAX = 2**31 - 1
 _RECENT_MAX = 512
@@ -152,9 +153,10 @@ class Segment:
         self._recent: _Recent | None = None
 
     @classmethod
-    def create(cls, caches: Caches, directory: str, base_offset: int, now_ms: int) -> Segment:
+    def create(cls, caches: Caches, directory: str, base_offset: int, now_ms: int, suffix: str = "") -> Segment:
         """A new, empty, active segment; its file exists afterwards (durable once the directory is synced)."""
         segment = cls(caches, directory, base_offset, 0, now_ms)
+        segment.moved_to(directory, suffix)
         segment.file.create = True
         segment.file.ensure_open()
         if segment.file.size():
@@ -484,9 +486,10 @@ class Segment:
     # ---- cutting, renaming, removing -----------------------------------------------------------------------------
 
     def cut_at(self, offset: int, now_ms: int) -> Segment:
-        """Cut off every batch that ends at or after `offset`: the segment as it is then, active, on the same file.
+        """The segment as it is without every batch that ends at or after `offset`: active, on the same file.
 
-        This one is left as it was: readers that have it find nothing where it was cut, but never something else.
+        Nothing is changed by this; `cut_to` does it. This one is left as it was also then: readers that have it find
+        nothing where it was cut, but never something else.
         """
         found = self.translate(offset)
         cut = Segment(self._caches, self.directory, self.base_offset, self.size, self.created_ms)
@@ -496,9 +499,7 @@ class Segment:
         offsets, times = self.indexes()
         cut._indexes = offsets.up_to(offset), times.up_to(offset)
         cut._aborted = [entry for entry in self.aborted() if entry.last_offset < offset]
-        self._caches.indexes.forget(self)
         if found is not None:
-            self.file.truncate(found[0])
             cut.size = found[0]
         if cut.size == 0:
             cut.created_ms = now_ms
@@ -506,6 +507,14 @@ class Segment:
         cut._newest = cut._find_newest()
         cut._recent = (array("q"), array("q"), offset)
         return cut
+
+    def cut_to(self, cut: Segment, file: File) -> None:
+        """Let `cut` take the place of this one. `file` is an open one, so that no descriptor is needed."""
+        self._caches.indexes.forget(self)
+        if cut.size < self.size:
+            file.truncate(cut.size)
+            # One that was opened before would append where the file ended.
+            self.file.close()
 
     def resume(self, end_offset: int) -> None:
         """Make an opened segment the active one: what comes next has `end_offset`."""
@@ -545,9 +554,10 @@ class Segment:
                 continue
         self.suffix = suffix
 
-    def moved_to(self, directory: str) -> None:
-        """The directory has another name now."""
+    def moved_to(self, directory: str, suffix: str | None = None) -> None:
+        """The directory, or its files, have another name now."""
         self.directory = directory
+        self.suffix = self.suffix if suffix is None else suffix
         self.file.moved_to(self.path(LOG))
 
     def remove(self) -> None:

@@ -98,6 +98,16 @@ class File(Protocol):
         ...
 
 
+class HeldDirectory(Protocol):
+    """A directory that is open: its names can be made durable also when descriptors have run short since."""
+
+    def sync(self) -> None: ...
+
+    def close(self) -> None:
+        """Idempotent."""
+        ...
+
+
 class Lock(Protocol):
     @property
     def path(self) -> str: ...
@@ -147,6 +157,10 @@ class Disk(Protocol):
 
     def sync_dir(self, path: str) -> None:
         """Make the directory's entries durable: names created, renamed or removed in it."""
+        ...
+
+    def open_dir(self, path: str) -> HeldDirectory:
+        """For several changes of names that `sync` makes durable, without the need of a descriptor in between."""
         ...
 
     def read_file(self, path: str) -> bytes: ...

@@ -227,6 +227,24 @@ def _cut(number: int, size: int) -> bool:
     return True
 
 
+class RealDirectory:
+    def __init__(self, path: str, number: int, *, syncs: bool):
+        self._path = path
+        self._number: int | None = number
+        self._syncs = syncs
+
+    def sync(self) -> None:
+        assert self._number is not None, f"{self._path} is closed"
+        if self._syncs:
+            with _as_disk_error("sync_dir", self._path):
+                os.fsync(self._number)
+
+    def close(self) -> None:
+        number, self._number = self._number, None
+        if number is not None:
+            os.close(number)
+
+
 class RealLock:
     def __init__(self, path: str, number: int, key: str):
         self._path = path
@@ -346,6 +364,10 @@ class RealDisk:
         if self._syncs:
             self._with_room("sync_dir", path, lambda: _sync_directory(path))
 
+    def open_dir(self, path: str) -> RealDirectory:
+        number = self._with_room("open_dir", path, lambda: _open_directory(path))
+        return RealDirectory(path, number, syncs=self._syncs)
+
     def read_file(self, path: str) -> bytes:
         return self._with_room("read", path, lambda: _read_whole(path))
 
@@ -375,8 +397,12 @@ class RealDisk:
         return RealLock(path, number, key)
 
 
+def _open_directory(path: str) -> int:
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
 def _sync_directory(path: str) -> None:
-    number = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    number = _open_directory(path)
     try:
         os.fsync(number)
     finally:

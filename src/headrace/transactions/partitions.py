@@ -12,6 +12,7 @@ from headrace.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
 )
 from headrace.topics import TopicPartition, partition_for_group
@@ -30,12 +31,7 @@ class Partitions:
 
     def add(self, out: Outcome, caller: Caller, request: AddPartitionsToTxnRequest, at: Now) -> None:
         if caller.api_version >= answers.ADD_BETWEEN_BROKERS_VERSION:
-            # What is said first of a transaction counts, and is answered as often as it is named.
-            results: dict[str, AddPartitionsToTxnResult] = {}
-            for asked in request.transactions:
-                if asked.transactional_id not in results:
-                    results[asked.transactional_id] = self._add_or_verify(out, caller, asked, at)
-            answered = [results[asked.transactional_id] for asked in request.transactions]
+            answered = self._add_or_verify_all(out, caller, request.transactions, at)
             out.reply(caller, AddPartitionsToTxnResponse(results_by_transaction=answered))
             return
         asked = AddPartitionsToTxnTransaction(
@@ -47,6 +43,32 @@ class Partitions:
         )
         result = self._add_or_verify(out, caller, asked, at)
         out.reply(caller, AddPartitionsToTxnResponse(results_by_topic_v3_and_below=result.topic_results))
+
+    def _add_or_verify_all(
+        self, out: Outcome, caller: Caller, transactions: list[AddPartitionsToTxnTransaction], at: Now
+    ) -> list[AddPartitionsToTxnResult]:
+        """An id that is named again is answered each time, always about the partitions of its last mention."""
+        last = {asked.transactional_id: asked.topics for asked in transactions}
+        if len(last) == len(transactions):
+            return [self._add_or_verify(out, caller, asked, at) for asked in transactions]
+        named: dict[str, list[AddPartitionsToTxnTopic]] = {}
+        results: dict[tuple[str, int, int, bool], AddPartitionsToTxnResult] = {}
+        answered = []
+        for asked in transactions:
+            name = asked.transactional_id
+            names = named.setdefault(name, asked.topics)
+            said = (name, asked.producer_id, asked.producer_epoch, asked.verify_only)
+            if said not in results:
+                meant = AddPartitionsToTxnTransaction(
+                    transactional_id=name,
+                    producer_id=asked.producer_id,
+                    producer_epoch=asked.producer_epoch,
+                    verify_only=asked.verify_only,
+                    topics=last[name],
+                )
+                results[said] = self._add_or_verify(out, caller, meant, at, names)
+            answered.append(results[said])
+        return answered
 
     def add_offsets(self, out: Outcome, caller: Caller, request: AddOffsetsToTxnRequest, at: Now) -> None:
         index = partition_for_group(request.group_id, self.offsets_partition_count)
@@ -68,8 +90,14 @@ class Partitions:
         out.reply(caller, response)
 
     def _add_or_verify(
-        self, out: Outcome, caller: Caller, asked: AddPartitionsToTxnTransaction, at: Now
+        self,
+        out: Outcome,
+        caller: Caller,
+        asked: AddPartitionsToTxnTransaction,
+        at: Now,
+        names: list[AddPartitionsToTxnTopic] | None = None,
     ) -> AddPartitionsToTxnResult:
+        """`names` are those that an addition is answered with: as with Kafka, of the id's first mention."""
         partitions = list(
             dict.fromkeys(TopicPartition(topic.name, index) for topic in asked.topics for index in topic.partitions)
         )
@@ -83,7 +111,7 @@ class Partitions:
             )
         result = AddPartitionsToTxnResult(
             transactional_id=asked.transactional_id,
-            topic_results=answers.added(asked.topics),
+            topic_results=answers.added(asked.topics if names is None else names),
         )
         self._add(
             out,

@@ -19,7 +19,7 @@ from headrace.broker.leadership import Leadership
 from headrace.broker.partition import Partition
 from headrace.broker.replication import copying
 from headrace.broker.replication.copying import StaleAnswerError
-from headrace.broker.replication.follower import Answer
+from headrace.broker.replication.follower import Answer, Position
 from headrace.broker.replication.leader import LeaderState, Proposal, Term
 from headrace.cluster.changes import ChangedPartition, Changes
 from headrace.cluster.image import PartitionImage
@@ -40,7 +40,7 @@ from headrace.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopic,
 )
 from headrace.records import assign
-from headrace.runtime import OverloadedError
+from headrace.runtime import Buffer, OverloadedError
 from headrace.runtime.simulated import Simulation, run_simulation
 
 OWN = 1  # the id that a broker has without any setting
@@ -290,22 +290,30 @@ def test_nothing_is_told_of_former_epochs_before_the_present_one_has_begun() -> 
     simulated(test)
 
 
+async def copy(partition: Partition, asked: Position, answer: Answer, records: Buffer) -> None:
+    """As a fetcher does, with one partition."""
+    copied = await copying.append(partition, asked, answer, records)
+    if copied.sync_due:
+        await partition.sync()
+    await copying.take_over(copied)
+
+
 def test_a_follower_appends_what_it_asked_for_and_nothing_else() -> None:
     async def test(broker: Broker, partition: Partition, neighbours: Neighbours) -> None:
         partition.lead(follows(2))
         asked = partition.position()
         assert (asked.offset, asked.leader_epoch) == (0, 2)
         answer = Answer(high_watermark=1, log_start_offset=0)
-        await copying.append(partition, asked, answer, from_leader(b"one", 0, 1))
+        await copy(partition, asked, answer, from_leader(b"one", 0, 1))
         assert (partition.log.end_offset, partition.high_watermark) == (1, 1)
         assert partition.position().last_fetched_epoch == 1
         # The same answer again, as after a time-out, is about a log that is no longer so.
         with pytest.raises(StaleAnswerError):
-            await copying.append(partition, asked, answer, from_leader(b"one", 0, 1))
+            await copy(partition, asked, answer, from_leader(b"one", 0, 1))
         asked = partition.position()
         partition.lead(follows(3, leader=THIRD, partition_epoch=11))
         with pytest.raises(StaleAnswerError):
-            await copying.append(partition, asked, answer, from_leader(b"two", 1, 2))
+            await copy(partition, asked, answer, from_leader(b"two", 1, 2))
         with pytest.raises(StaleAnswerError):
             await copying.truncate(partition, asked, 0)
         assert partition.log.end_offset == 1
@@ -321,7 +329,7 @@ def test_an_epoch_in_which_nothing_was_written_is_given_up_where_the_next_leader
     async def test(broker: Broker, partition: Partition, neighbours: Neighbours) -> None:
         partition.lead(follows(1))
         answer = Answer(high_watermark=1, log_start_offset=0)
-        await copying.append(partition, partition.position(), answer, from_leader(b"one", 0, 1))
+        await copy(partition, partition.position(), answer, from_leader(b"one", 0, 1))
         partition.lead(leads(2, partition_epoch=11))
         partition.lead(follows(3, partition_epoch=12))
         assert partition.position().last_fetched_epoch == 2
@@ -338,7 +346,7 @@ def test_an_answer_that_waited_for_the_disk_is_looked_at_again() -> None:
         asked = partition.position()
         syncing = partition.writer.sync((partition.log,))
         answer = Answer(high_watermark=1, log_start_offset=0)
-        waiting = asyncio.ensure_future(copying.append(partition, asked, answer, from_leader(b"one", 0, 1)))
+        waiting = asyncio.ensure_future(copy(partition, asked, answer, from_leader(b"one", 0, 1)))
         await asyncio.sleep(0)
         partition.lead(follows(3, leader=THIRD, partition_epoch=11))
         with pytest.raises(StaleAnswerError):
@@ -361,7 +369,7 @@ def test_what_a_leader_sent_waits_while_the_log_is_exchanged() -> None:
         await asyncio.sleep(0)
         assert partition.is_following  # it goes on being fetched when that is over
         asked, answer = partition.position(), Answer(high_watermark=1, log_start_offset=0)
-        waiting = asyncio.ensure_future(copying.append(partition, asked, answer, from_leader(b"one", 0, 1)))
+        waiting = asyncio.ensure_future(copy(partition, asked, answer, from_leader(b"one", 0, 1)))
         await asyncio.sleep(0.1)
         assert not waiting.done()
         assert partition.log.end_offset == 0
@@ -440,7 +448,7 @@ def test_what_comes_to_the_disk_when_the_next_epoch_has_begun_is_committed_in_it
         partition.lead(follows(1) if as_follower else leads(1))
         if as_follower:
             asked, answer = partition.position(), Answer(high_watermark=0, log_start_offset=0)
-            waiting = asyncio.ensure_future(copying.append(partition, asked, answer, from_leader(b"one", 0, 1)))
+            waiting = asyncio.ensure_future(copy(partition, asked, answer, from_leader(b"one", 0, 1)))
         else:
             waiting = append(partition, b"one")
         while partition.log.end_offset == 0:
@@ -455,6 +463,23 @@ def test_what_comes_to_the_disk_when_the_next_epoch_has_begun_is_committed_in_it
             partition.fetched(follower, 7, 1, 0)
         assert partition.log.recovery_point == 1
         assert partition.high_watermark == 1
+
+    simulated(test)
+
+
+def test_what_a_follower_had_not_synced_is_synced_when_it_leads() -> None:
+    """Nothing more need be written for it to be committed: a coordinator waits for that before it serves."""
+
+    async def test(broker: Broker, partition: Partition, neighbours: Neighbours) -> None:
+        partition.log.config = replace(partition.log.config, flush_messages=1)
+        partition.lead(follows(1))
+        asked, answer = partition.position(), Answer(high_watermark=0, log_start_offset=0)
+        await copying.append(partition, asked, answer, from_leader(b"one", 0, 1))  # its sync would have failed
+        partition.lead(leads(2))
+        await asyncio.sleep(1)
+        for follower in (SECOND, THIRD):
+            partition.fetched(follower, 7, 1, 0)
+        assert (partition.log.recovery_point, partition.high_watermark) == (1, 1)
 
     simulated(test)
 

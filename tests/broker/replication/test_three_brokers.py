@@ -13,10 +13,10 @@ from tests.broker.replication.trio import NODES, TOPIC, TOPIC_ID, Trio, simulate
 from headrace.broker.partition import Partition
 from headrace.broker.replication import copying
 from headrace.broker.replication.coming import RECENTLY_S
-from headrace.broker.replication.copying import StaleAnswerError
+from headrace.broker.replication.copying import Copied, StaleAnswerError
 from headrace.cluster import brokers as registrations
 from headrace.cluster.decision import Decision
-from headrace.cluster.records import PartitionChangeRecord
+from headrace.cluster.records import ConfigRecord, PartitionChangeRecord, ResourceType
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
 from headrace.protocol.messages.delete_records import (
@@ -33,7 +33,7 @@ from headrace.protocol.messages.fetch import (
     ReplicaState,
 )
 from headrace.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from headrace.protocol.messages.produce import PartitionProduceResponse
+from headrace.protocol.messages.produce import PartitionProduceData, PartitionProduceResponse
 from headrace.runtime import OverloadedError
 from headrace.runtime.writer import Syncable
 
@@ -129,6 +129,78 @@ def test_a_follower_does_not_tell_of_what_it_could_not_sync(monkeypatch: pytest.
     simulated(test, settings={"log.flush.interval.messages": "1"})
 
 
+def test_a_follower_syncs_the_partitions_of_an_answer_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One after the other, many partitions with flush.messages waited for as many syncs."""
+    count = 20
+
+    async def test(trio: Trio) -> None:
+        await trio.create_topic(partitions=count)
+        await until(lambda: all(trio.partition(1, index).state is not None for index in range(count)))
+        writer = trio.partition(2).writer
+        sync, under_way, most = writer.sync, 0, 0
+
+        def noted(files: Iterable[Syncable]) -> asyncio.Future[None]:
+            nonlocal under_way, most
+            under_way += 1
+            most = max(most, under_way)
+            future = sync(files)
+            future.add_done_callback(over)
+            return future
+
+        def over(future: asyncio.Future[None]) -> None:
+            nonlocal under_way
+            under_way -= 1
+
+        monkeypatch.setattr(writer, "sync", noted)
+        request = raw.produce_request(TOPIC, 0, b"")
+        request.topic_data[0].partition_data = [
+            PartitionProduceData(index=index, records=raw.batch([b"value"])) for index in range(count)
+        ]
+        client = await trio.client(1)
+        answer = await client.request(request, raw.PRODUCE_VERSION)
+        client.close()
+        for part in answer.responses[0].partition_responses:
+            assert part.error_code == ErrorCode.NONE
+            for node_id in NODES:
+                assert trio.partition(node_id, part.index).log.recovery_point > part.base_offset, node_id
+        assert most > count / 2
+
+    simulated(test, settings={"log.flush.interval.messages": "1"})
+
+
+@pytest.mark.parametrize("refusals", [0, 3])
+def test_records_stay_committed_when_a_topic_is_to_be_synced_from_now_on(
+    refusals: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were gone with the next leader, until something more was written."""
+
+    async def test(trio: Trio) -> None:
+        await trio.create_topic()
+        await produced(trio, 1, b"first")
+        await until(lambda: all(trio.partition(node_id).high_watermark == 1 for node_id in NODES))
+        partition, left = trio.partition(2), refusals
+        sync = partition.writer.sync
+
+        def refuse(files: Iterable[Syncable]) -> asyncio.Future[None]:
+            nonlocal left
+            left -= 1
+            if left >= 0:
+                raise OverloadedError("too many syncs are waiting")
+            return sync(files)
+
+        monkeypatch.setattr(partition.writer, "sync", refuse)
+        name = "flush.messages"
+        record = ConfigRecord(resource_type=ResourceType.TOPIC, resource_name=TOPIC, name=name, value="1")
+        change = PartitionChangeRecord(partition_id=0, topic_id=TOPIC_ID, leader=2)
+        await trio.decide(Decision(None, [record, change]))
+        assert partition.high_watermark == 1
+        assert values(await fetched(trio, 2)) == [b"first"]
+        # Also where nothing more is written.
+        await until(lambda: all(trio.partition(node_id).log.recovery_point == 1 for node_id in NODES))
+
+    simulated(test)
+
+
 def test_who_comes_to_a_follower_is_told_the_leader() -> None:
     async def test(trio: Trio) -> None:
         await trio.create_topic((2, 3))
@@ -178,12 +250,12 @@ def test_a_follower_that_could_not_use_what_it_was_told_is_told_again(
                     monkeypatch.setattr(copying, "append", exchanged)
             return response
 
-        async def exchanged(partition: Partition, *about: Any) -> None:
+        async def exchanged(partition: Partition, *about: Any) -> Copied:
             """As when a log is moved to another directory meanwhile."""
             if partition in of_no_use:
                 monkeypatch.setattr(copying, "append", append)
                 raise StaleAnswerError
-            await append(partition, *about)
+            return await append(partition, *about)
 
         monkeypatch.setattr(source, "fetch", fetch_too_late)
         await produced(trio, 1, b"second")

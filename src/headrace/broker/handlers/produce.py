@@ -161,7 +161,7 @@ def _append_all(
 
 
 def _each_once(topics: list[TopicProduceData]) -> list[TopicProduceData]:
-    """Each partition once: its last mention counts, unless an earlier one is no batch at all."""
+    """Each partition once: its last mention counts, unless an earlier one has records that are no batch."""
     if len(topics) == 1 and len(topics[0].partition_data) == 1:
         return topics
     if all(map(_has_no_repetition, topics)) and (
@@ -173,7 +173,7 @@ def _each_once(topics: list[TopicProduceData]) -> list[TopicProduceData]:
         for data in topic.partition_data:
             parts = merged.setdefault((topic.name, topic.topic_id), {})
             earlier = parts.get(data.index)
-            if earlier is None or is_one_batch(earlier.records):
+            if earlier is None or earlier.records is None or is_one_batch(earlier.records):
                 parts[data.index] = data
     return [
         TopicProduceData(name=name, topic_id=topic_id, partition_data=list(parts.values()))

@@ -6,7 +6,7 @@ asked about; `StaleAnswerError` says that they are not, and then nothing was cha
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.broker.replication.follower import Answer, Position, watermark
 from headrace.log import Appended, Log
@@ -20,17 +20,37 @@ class StaleAnswerError(Exception):
     """A leader's answer is about a log, or an epoch, that is no longer so."""
 
 
-async def append(partition: Partition, asked: Position, answer: Answer, records: Buffer) -> None:
-    """Append what the leader has sent for `asked`, uncopied; then take over its watermark and the start of its log."""
+class Copied(NamedTuple):
+    """What was appended, and not yet told to anybody."""
+
+    partition: Partition
+    log: Log
+    asked: Position
+    answer: Answer
+    appended: Appended | None
+    nbytes: int
+
+    @property
+    def sync_due(self) -> bool:
+        """The leader counts on what we say that we have."""
+        return self.appended is not None and self.appended.sync_due
+
+
+async def append(partition: Partition, asked: Position, answer: Answer, records: Buffer) -> Copied:
+    """Append what the leader has sent for `asked`, uncopied. Where that is due it is to be synced; then `take_over`."""
     if not partition.is_following:
         raise StaleAnswerError
-    log = partition.log
+    log, appended = partition.log, None
     if records:
         appended = await partition.turns.in_turn(_append, partition, log, asked, records)
-        if appended.sync_due:
-            # The leader counts on what we say that we have.
-            await partition.sync()
-        partition.copied(appended, len(records))
+    return Copied(partition, log, asked, answer, appended, len(records))
+
+
+async def take_over(copied: Copied) -> None:
+    """Let what was appended count, and take over the leader's watermark and the start of its log."""
+    partition, log, asked, answer, appended, nbytes = copied
+    if appended is not None:
+        partition.copied(appended, nbytes)
     if partition.leader_epoch != asked.leader_epoch or not partition.is_following or partition.log is not log:
         raise StaleAnswerError
     partition.learn_watermark(watermark(answer, log.end_offset))

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from headrace.broker.replication import copying
-from headrace.broker.replication.copying import StaleAnswerError
+from headrace.broker.replication.copying import Copied, StaleAnswerError
 from headrace.broker.replication.fetch_session import FollowerSession, Key
 from headrace.broker.replication.follower import Act, Answer, FollowerStep, Position, out_of_range, step
 from headrace.errors import ErrorCode, HeadraceError
@@ -168,14 +169,11 @@ class ReplicaFetcher:
 
         It is not there yet where a sync has failed, or where we led and were not done with it.
         """
-        for key in keys:
-            partition = self._partitions.get(key)
-            if partition is None:
-                continue
+        found = [(key, partition) for key in keys if (partition := self._partitions.get(key)) is not None]
+        outcomes = await _synced([partition for _, partition in found])
+        for (key, partition), error in zip(found, outcomes):
             self._due[key] = None
-            try:
-                await partition.sync()
-            except HeadraceError as error:
+            if error is not None:
                 self._pause(key, partition, str(error))
 
     def _is_ours(self, partition: Partition) -> bool:
@@ -223,23 +221,50 @@ class ReplicaFetcher:
                 session.session_id = 0
             return
         session.answered(response.session_id)
+        unsynced: list[tuple[Key, Copied]] = []
         for topic in response.responses:
             for data in topic.partitions:
                 key = (topic.topic_id, data.partition_index)
                 position = session.asked.get(key)
                 if position is not None:
-                    await self._apply(key, position, data)
+                    await self._apply(key, position, data, unsynced)
+        if unsynced:
+            await self._finish(unsynced)
 
-    async def _apply(self, key: Key, asked: Position, data: PartitionData) -> None:
+    async def _apply(self, key: Key, asked: Position, data: PartitionData, unsynced: list[tuple[Key, Copied]]) -> None:
         partition = self._partitions.get(key)
         if partition is None:
             return
         self._due[key] = None
-        try:
+        with self._alone(key, partition):
             answer, records = _answer(data)
-            await self._do(
-                key, partition, asked, step(asked, partition.position(), answer, partition.log), answer, records
-            )
+            to_do = step(asked, partition.position(), answer, partition.log)
+            copied = await self._do(key, partition, asked, to_do, answer, records)
+            if copied is not None and copied.sync_due:
+                unsynced.append((key, copied))
+            elif copied is not None:
+                await self._take_over(key, copied)
+
+    async def _finish(self, unsynced: list[tuple[Key, Copied]]) -> None:
+        """Sync what was appended, all of it side by side: that takes as long as the slowest, and not as all of them."""
+        outcomes = await _synced([copied.partition for _, copied in unsynced])
+        for (key, copied), error in zip(unsynced, outcomes):
+            with self._alone(key, copied.partition):
+                if error is not None:
+                    raise error
+                await self._take_over(key, copied)
+
+    async def _take_over(self, key: Key, copied: Copied) -> None:
+        await copying.take_over(copied)
+        self._pauses.pop(key, None)
+        if copied.nbytes and self._settings.throttle is not None:
+            self._settings.throttle.count(copied.partition, copied.nbytes)
+
+    @contextlib.contextmanager
+    def _alone(self, key: Key, partition: Partition) -> Iterator[None]:
+        """What goes wrong with a partition holds up that one alone."""
+        try:
+            yield
         except StaleAnswerError:
             # The leader takes it as told, and would not tell it again.
             self._session.ask_again(key)
@@ -248,20 +273,18 @@ class ReplicaFetcher:
 
     async def _do(
         self, key: Key, partition: Partition, asked: Position, to_do: FollowerStep, answer: Answer, records: Buffer
-    ) -> None:
+    ) -> Copied | None:
+        """Change the log as the answer says; what was appended does not count yet."""
         act = to_do.act
         if act is Act.NOTHING:
             raise StaleAnswerError
         if act is Act.APPEND:
-            await copying.append(partition, asked, answer, records)
-            self._pauses.pop(key, None)
-            if records and self._settings.throttle is not None:
-                self._settings.throttle.count(partition, len(records))
-        elif act is Act.FIND_RANGE:
+            return await copying.append(partition, asked, answer, records)
+        if act is Act.FIND_RANGE:
             start, end = await self._range(partition, asked)
             found = out_of_range(asked, partition.position(), start, end, partition.log)
-            await self._do(key, partition, asked, found, answer, records)
-        elif act is Act.TRUNCATE:
+            return await self._do(key, partition, asked, found, answer, records)
+        if act is Act.TRUNCATE:
             if to_do.offset < partition.log.end_offset:
                 logger.info(
                     "%s is cut to %d, as its leader's log is from there on another", partition.key, to_do.offset
@@ -272,6 +295,7 @@ class ReplicaFetcher:
             await copying.start_at(partition, asked, to_do.offset)
         elif act in (Act.BACK_OFF, Act.WAIT_FOR_METADATA):
             self._pause(key, partition, to_do.reason)
+        return None
 
     def _pause(self, key: Key, partition: Partition, reason: str) -> None:
         """Leave a partition alone for a while that grows; it is looked at again with a new role at once."""
@@ -301,6 +325,17 @@ class ReplicaFetcher:
                 raise HeadraceError(f"its leader does not tell its offsets: {ErrorCode(result.error_code).name}")
             found.append(result.offset)
         return found[0], found[1]
+
+
+async def _synced(partitions: Sequence[Partition]) -> list[HeadraceError | None]:
+    """Make all that was appended to these durable, side by side; what became of each."""
+    outcomes = await asyncio.gather(*(partition.sync() for partition in partitions), return_exceptions=True)
+    errors: list[HeadraceError | None] = []
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException) and not isinstance(outcome, HeadraceError):
+            raise outcome
+        errors.append(outcome)
+    return errors
 
 
 def _answer(data: PartitionData) -> tuple[Answer, Buffer]:

@@ -119,7 +119,8 @@ class LeaderState:
             own_id,
             term,
             surroundings.broker_epoch,
-            end_offset=log.durable_end,
+            # What was committed stays so, also where `flush.messages` asks for more by now than it did then.
+            end_offset=max(log.durable_end, log.high_watermark),
             high_watermark=log.high_watermark,
             now_ms=surroundings.now_ms(),
             lag_time_max_ms=surroundings.lag_time_max_ms,

@@ -171,6 +171,25 @@ class SimulatedFile:
         return error
 
 
+class SimulatedDirectory:
+    def __init__(self, disk: SimulatedDisk, path: str, node: DirectoryNode):
+        self._disk = disk
+        self._path = path
+        self._node = node
+        self._closed = False
+        disk.open_count += 1
+
+    def sync(self) -> None:
+        assert not self._closed, f"{self._path} is closed"
+        self._disk.begin("sync_dir", self._path)
+        self._disk.storage.sync_directory(self._node)
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._disk.open_count -= 1
+
+
 class SimulatedLock:
     def __init__(self, disk: SimulatedDisk, path: str):
         self._disk = disk
@@ -373,6 +392,11 @@ class SimulatedDisk:
 
     def sync_dir(self, path: str) -> None:
         self.storage.sync_directory(self._directory("sync_dir", path))
+
+    def open_dir(self, path: str) -> SimulatedDirectory:
+        node = self._directory("open_dir", path)
+        self._take_descriptor(path)
+        return SimulatedDirectory(self, _absolute(path), node)
 
     def read_file(self, path: str) -> bytes:
         return bytes(self._file("read", path).data)

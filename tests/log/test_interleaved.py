@@ -172,7 +172,7 @@ Fault = Callable[[pytest.MonkeyPatch], None]
         (_an_index_is_made_again_in_place, 60),
         (_readers_write_index_files, 60),
         (_late_batches_need_no_proof, 20),
-        (_the_watermark_changes_the_view, 60),
+        (_the_watermark_changes_the_view, 150),
         (_the_loop_begins_epochs, 5),
         (_markers_count_at_once, 20),
         pytest.param(_names_are_forgotten, 300, marks=pytest.mark.long),

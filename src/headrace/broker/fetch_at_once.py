@@ -70,6 +70,8 @@ def fetch_at_once(
         if isolation == _COMMITTED and log.aborted_transactions(offset, found, nowait=True):
             return None
         records = found.file.read_nowait(found.position, length) if length else b""
+        if records:
+            log.check_read(found, records)
     except (KafkaError, WouldBlockError, DiskError, CorruptBatchError):
         return None
     if records is None:

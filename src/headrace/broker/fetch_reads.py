@@ -54,6 +54,12 @@ class Read:
         self.is_held_back = False
         self.high_watermark = self.stable_offset = self.start_offset = self.limit = -1
 
+    def take(self, found: Slice, data: Buffer) -> None:
+        """What was read; CorruptBatchError when it is not what was looked for."""
+        if self.log is not None:
+            self.log.check_read(found, data)
+        self.data.records = data
+
 
 class Committed:
     """Of the bytes that come while a reader of committed records waits, those that it may read: none before the

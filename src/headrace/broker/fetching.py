@@ -521,9 +521,9 @@ class Fetching:
                     data = found.file.read_nowait(found.position, found.length)
                     if data is None:
                         raise WouldBlockError
-                    read.data.records = data
+                    read.take(found, data)
                 else:
-                    read.data.records = found.file.read(found.position, found.length)
+                    read.take(found, found.file.read(found.position, found.length))
             except (DiskError, CorruptBatchError) as error:
                 cannot_be_read(read, error)
 

@@ -13,6 +13,7 @@ from headrace.errors import (
 )
 from headrace.log.appended import Appended, UnexpectedOffsetError
 from headrace.log.config import LogConfig
+from headrace.log.invariants import append_fault
 from headrace.log.ownership import by_writer
 from headrace.log.producer_loading import recall
 from headrace.log.producer_state import UNVERIFIED, Origin, Verification
@@ -68,7 +69,8 @@ class AppendableLog(LogState):
         if checked is None:
             checked = validate(writable(records), config, origin, self.partition, now_ms)
         header = checked.header
-        base_offset = self.view.end_offset
+        view, active = self.view, self.files.active
+        base_offset = view.end_offset
         marker = None
         if header.producer_id >= 0:
             if header.is_control:
@@ -89,19 +91,22 @@ class AppendableLog(LogState):
             )
         last_offset = base_offset + header.last_offset_delta
         max_timestamp_ms, flush_messages = checked.max_timestamp_ms, config.flush_messages
+        written: AppendedBatch = _new_tuple(
+            AppendedBatch, (header, base_offset, size, max_timestamp_ms, leader_epoch, marker)
+        )
+        if leader_epoch < view.epochs.latest or active.size != view.size or last_offset < base_offset:
+            self._check_append(written, last_offset + 1)
         try:
-            rolled = self.files.active.full_for(size, last_offset, max_timestamp_ms, now_ms, config)
+            rolled = active.full_for(size, last_offset, max_timestamp_ms, now_ms, config)
             if rolled:
                 self._roll(now_ms)
+                active = self.files.active
             assign(data, base_offset, leader_epoch)
-            self.files.active.write((data,))
+            active.write((data,))
         except DiskError as error:
             if not self._survives(error):
                 self._fail(error)
             raise
-        written: AppendedBatch = _new_tuple(
-            AppendedBatch, (header, base_offset, size, max_timestamp_ms, leader_epoch, marker)
-        )
         new_epoch = self._note((written,), config.index_interval_bytes)
         return _new_tuple(
             Appended,
@@ -212,9 +217,16 @@ class AppendableLog(LogState):
             for place in run.places:
                 outcomes[place] = error
 
+    def _check_append(self, first: AppendedBatch, end_offset: int) -> None:
+        """Before batches are written: whether they follow what is there. `append` asks where that is not plain."""
+        wrong = append_fault(self.view, first, end_offset, self.files.active.size)
+        if wrong is not None:
+            raise self._broken("append", wrong)
+
     def _append_run(self, run: BatchRun) -> None:
         if self.failure is not None:
             raise self._failed()
+        self._check_append(run.batches[0], run.end_offset)
         try:
             self.files.active.write(run.parts)
         except DiskError as error:
@@ -288,13 +300,18 @@ class AppendableLog(LogState):
             headers = [check_whole(batch) for batch in batches]
         except CorruptBatchError as error:
             raise CorruptMessageError(f"{self.partition}: {error}") from error
-        expected = self.view.end_offset
+        expected, epoch = self.view.end_offset, self.view.epochs.latest
         for header in headers:
             if header.base_offset < expected:
                 raise UnexpectedOffsetError(
                     f"{self.partition}: the leader sent offset {header.base_offset}, but this log ends at {expected}"
                 )
-            expected = header.next_offset
+            if 0 <= header.leader_epoch < epoch:
+                raise CorruptMessageError(
+                    f"{self.partition}: the leader sent offset {header.base_offset} of leader epoch "
+                    f"{header.leader_epoch}, but this log has {epoch} already"
+                )
+            expected, epoch = header.next_offset, max(header.leader_epoch, epoch)
         if not headers:
             return Appended(self.end_offset, self.end_offset - 1, -1, self.start_offset)
         before, end_offset, active = self.epochs.latest, self.end_offset, self.active

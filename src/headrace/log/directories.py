@@ -14,6 +14,7 @@ from headrace.log import checkpoints, identity, partition_metadata
 from headrace.log.config import LogConfig
 from headrace.log.directory import OFFSETS, Directory
 from headrace.log.directory_names import DirectoryKind, temporary_name
+from headrace.log.invariants import BrokenInvariantError
 from headrace.log.log import Log
 from headrace.log.meta_properties import DirectoryMismatchError, MetaProperties
 from headrace.log.moving import Move
@@ -558,8 +559,8 @@ class LogDirectories:
 
     def _go_offline(self, directory: Directory, error: DiskError) -> None:
         """A directory whose disk failed serves nothing until a restart: what is on it can no longer be trusted."""
-        if directory.offline is not None:
-            return
+        if directory.offline is not None or isinstance(error, BrokenInvariantError):
+            return  # the latter took its one log out of service, and says nothing about the disk
         if error.is_shortage:
             logger.warning("log directory %s cannot be changed for now: %s", directory.path, error)
             return

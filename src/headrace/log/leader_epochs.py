@@ -23,10 +23,11 @@ class LeaderEpochs:
     Those of a log's view are never changed: a change is made to a `copy`, which the next view has.
     """
 
-    __slots__ = ("_entries",)
+    __slots__ = ("_entries", "latest")
 
     def __init__(self, entries: list[EpochStart] | None = None) -> None:
         self._entries: list[EpochStart] = entries or []
+        self._note_latest()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -35,9 +36,9 @@ class LeaderEpochs:
     def entries(self) -> list[EpochStart]:
         return list(self._entries)
 
-    @property
-    def latest(self) -> int:
-        return self._entries[-1].epoch if self._entries else UNDEFINED
+    def _note_latest(self) -> None:
+        # Kept, because every append looks at it, twice.
+        self.latest = self._entries[-1].epoch if self._entries else UNDEFINED
 
     @property
     def earliest(self) -> EpochStart | None:
@@ -54,6 +55,7 @@ class LeaderEpochs:
         while entries and (entries[-1].epoch >= epoch or entries[-1].start_offset >= start_offset):
             entries.pop()
         entries.append(EpochStart(epoch, start_offset))
+        self._note_latest()
         return True
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
@@ -80,6 +82,7 @@ class LeaderEpochs:
         before = len(self._entries)
         while self._entries and self._entries[-1].start_offset >= end_offset:
             self._entries.pop()
+        self._note_latest()
         return len(self._entries) != before
 
     def truncate_start(self, start_offset: int) -> bool:
@@ -90,10 +93,12 @@ class LeaderEpochs:
         first = EpochStart(self._entries[at - 1].epoch, start_offset)
         changed = at > 1 or self._entries[0] != first
         self._entries[:at] = [first]
+        self._note_latest()
         return changed
 
     def clear(self) -> None:
         self._entries.clear()
+        self._note_latest()
 
     def to_bytes(self) -> bytes:
         lines = [f"{epoch} {start}\n" for epoch, start in self._entries]

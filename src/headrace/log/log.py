@@ -9,6 +9,7 @@ from headrace.errors import KafkaStorageError, OffsetOutOfRangeError
 from headrace.log import partition_metadata, reading, retention
 from headrace.log.appending import AppendableLog
 from headrace.log.config import LogConfig
+from headrace.log.invariants import SPAN_BYTES, BrokenInvariantError, read_fault, read_span, view_fault
 from headrace.log.leader_epochs import LeaderEpochs
 from headrace.log.log_files import LogFiles
 from headrace.log.ownership import by_writer
@@ -19,7 +20,7 @@ from headrace.log.recovery import Loaded, LogLoader
 from headrace.log.segment import TEMPORARY, Caches, Segment
 from headrace.log.transaction_index import AbortedTransaction
 from headrace.records import CorruptBatchError
-from headrace.runtime import DiskError, Runtime
+from headrace.runtime import Buffer, DiskError, Runtime
 from headrace.topics import TopicPartition
 
 
@@ -96,6 +97,10 @@ class Log(AppendableLog):
             recovery_point,
             on_failure,
         )
+        wrong = view_fault(self.view, self.watermark)
+        if wrong is not None:
+            files.release()
+            raise KafkaStorageError(f"{partition}: {wrong}; restore the directory {directory}, or move it away")
         self._clock = runtime.clock
         self._rng = runtime.rng
         self.topic_id = topic_id
@@ -172,7 +177,23 @@ class Log(AppendableLog):
         limit = min(limit, end_offset)
         if offset >= limit:
             return reading.nothing(view, offset)
-        return reading.locate(view, offset, max_bytes, limit, at_least_one=at_least_one, nowait=nowait)
+        try:
+            return reading.locate(view, offset, max_bytes, limit, at_least_one=at_least_one, nowait=nowait)
+        except BrokenInvariantError as error:
+            self._taken_out(error)
+            raise
+
+    def check_read(self, found: Slice, data: Buffer) -> None:
+        """After a slice was read: whether what is there is what was looked for; CorruptBatchError when it is not."""
+        if len(data) < SPAN_BYTES:
+            return
+        base_offset, last_offset_delta = read_span(data)
+        if base_offset <= found.base_offset <= base_offset + last_offset_delta:
+            return  # as nearly always
+        wrong = read_fault(found, base_offset, base_offset + last_offset_delta)
+        # What was cut off since may be overwritten. The reader gets what is there now, and asks on from where it was.
+        if wrong is not None and self.view.cuts == found.view.cuts:
+            raise CorruptBatchError(f"{found.file.path} at byte {found.position}: {wrong}")
 
     def aborted_transactions(self, start: int, slice_: Slice, *, nowait: bool = False) -> list[AbortedTransaction]:
         """What a reader of this slice from offset `start` on must skip; perhaps more than it has, as in Kafka."""
@@ -220,7 +241,7 @@ class Log(AppendableLog):
             with self._failing():
                 epochs.truncate_end(offset)
                 # Readers are told first: none of them begins to read what is about to go.
-                self.view = view._replace(
+                cut_view = view._replace(
                     segments=view.segments[: place + 1],
                     bases=view.bases[: place + 1],
                     size=cut.size,
@@ -230,6 +251,10 @@ class Log(AppendableLog):
                     cuts=view.cuts + 1,
                     cut_to=min(view.cut_to, offset),
                 )
+                wrong = view_fault(cut_view, self.watermark)
+                if wrong is not None:
+                    raise self._broken("cut", wrong)
+                self.view = cut_view
                 self.files.cut(place, cut, file, now_ms + self.config.file_delete_delay_ms)
                 self.files.snapshots.drop_after(offset)
                 producers.committed_up_to(self.high_watermark)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from headrace.log.files import LogFile
+from headrace.log.invariants import BrokenInvariantError
 from headrace.log.segment import Segment
 from headrace.log.transaction_index import AbortedTransaction, collect
 from headrace.log.view import View, place_of
@@ -55,12 +56,21 @@ def locate(view: View, offset: int, max_bytes: int, limit: int, *, at_least_one:
         if limit < end_offset:
             cut = segment.translate(limit, end, nowait=nowait)
             if cut is not None:
+                if cut[0] > end:
+                    raise _outside(segment, offset, position, cut[0], end)
                 end = cut[0]
         length = end - position
+        if length < 0:
+            raise _outside(segment, offset, position, end, end)
         if length > max_bytes:
             length = min(length, max(max_bytes, first_size)) if at_least_one else max_bytes
-        return _new_tuple(Slice, (segment.file, position, length if length > 0 else 0, offset, view, place))
+        return _new_tuple(Slice, (segment.file, position, length, offset, view, place))
     return nothing(view, offset)
+
+
+def _outside(segment: Segment, offset: int, position: int, end: int, size: int) -> BrokenInvariantError:
+    wrong = f"offset {offset} would be read from byte {position} to {end}, but there are {size} to be read"
+    return BrokenInvariantError("read", segment.file.path, wrong)
 
 
 def nothing(view: View, offset: int) -> Slice:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from headrace.errors import KafkaStorageError
+from headrace.log.invariants import BrokenInvariantError, step_fault, view_fault
 from headrace.log.leader_epochs import LeaderEpochs
 from headrace.log.log_files import LogFiles
 from headrace.log.ownership import by_loop
@@ -15,6 +17,8 @@ from headrace.log.segment import Caches, Segment
 from headrace.log.view import NEVER, Mark, View
 from headrace.runtime import DirectoryWriter, DiskError
 from headrace.topics import TopicPartition
+
+logger = logging.getLogger("headrace.log")
 
 
 class Offsets(NamedTuple):
@@ -37,7 +41,7 @@ class LogState:
     * The recovery point is that of whoever syncs, one at a time, beside the writer: a mark as well.
     * Verifications of transactions have a lock of their own (`LogProducers`).
 
-    `ownership.py` refuses everyone else, in tests.
+    `ownership.py` refuses everyone else, in tests. `invariants.py` refuses, always, what no log can be.
     """
 
     __slots__ = (
@@ -203,8 +207,8 @@ class LogState:
 
     def _publish(self, **changes: Any) -> None:
         """Let everyone see what the writer has done."""
-        files, producers = self.files, self.producers
-        self.view = self.view._replace(
+        files, producers, before = self.files, self.producers, self.view
+        view = before._replace(
             segments=files.segments,
             bases=files.bases,
             size=files.active.size,
@@ -212,6 +216,10 @@ class LogState:
             ended=producers.ended,
             **changes,
         )
+        wrong = view_fault(view, self.watermark) or step_fault(before, view)
+        if wrong is not None:
+            raise self._broken("change", wrong)
+        self.view = view
 
     # ---- failure -------------------------------------------------------------------------------------------------
 
@@ -246,6 +254,15 @@ class LogState:
             self.failure = error
             if self._on_failure is not None:
                 self._on_failure(self, error)
+
+    def _broken(self, operation: str, wrong: str) -> BrokenInvariantError:
+        """This log contradicts itself: it alone goes out of service, since nothing is wrong with its disk."""
+        return self._taken_out(BrokenInvariantError(operation, self.directory, wrong))
+
+    def _taken_out(self, error: BrokenInvariantError) -> BrokenInvariantError:
+        logger.error("%s is offline: %s", self.partition, error)
+        self.fail(error)
+        return error
 
     def _failed(self) -> KafkaStorageError:
         error = KafkaStorageError(f"{self.partition}: the log is offline since its disk failed: {self.failure}")

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import logging
+import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from headrace.assignors import Assignor, AssignorError, resolve
 from headrace.client.arguments import check_listener, check_several
+from headrace.client.cluster.drivers import AsyncClient, BlockingClient
+from headrace.client.compiled import begin_loading
 from headrace.client.configs import ConnectionConfig, merge
 from headrace.client.consumer._chunks import FetchedChunk
+from headrace.client.consumer._collecting import COLUMNS_ROWS_MAX
 from headrace.client.consumer._commits import CommitCallback, Offsets
 from headrace.client.consumer._core import ConsumerCore
 from headrace.client.consumer._fetching import Fetcher
@@ -21,7 +26,13 @@ from headrace.client.consumer._membership import rebalance_protocol
 from headrace.client.consumer._operations import ConsumerOperation
 from headrace.client.consumer._subscription import RebalanceListener, TopicPartitionState
 from headrace.client.consumer.config import ConsumerSettings, read_consumer_config
-from headrace.client.consumer.errors import ConcurrentAccessError, IllegalStateError, WakeupError
+from headrace.client.consumer.errors import (
+    CallbackInterruptedError,
+    ConcurrentAccessError,
+    ConsumerForkedError,
+    IllegalStateError,
+    WakeupError,
+)
 from headrace.client.consumer.records import (
     EMPTY,
     ConsumerGroupMetadata,
@@ -32,13 +43,16 @@ from headrace.client.consumer.records import (
     PartitionColumns,
 )
 from headrace.client.errors import ClientClosedError
+from headrace.client.flows import Flow, Task, UserCode
 from headrace.client.serializers import load, make_deserializer
 from headrace.config import ConfigError
+from headrace.errors import RequestTimedOutError
 from headrace.topics import TopicPartition
 
 log = logging.getLogger("headrace.client.consumer")
 
 CLOSE_TIMEOUT_S = 30.0
+ITERATION_POLL_S = 1.0
 
 _numbers = itertools.count(1)
 
@@ -196,13 +210,16 @@ def _steps(given: list[ConsumerRecord], left: list[ConsumerRecord]) -> list[int]
 
 
 class ConsumerBase(ABC):
-    """What needs no waiting, the same for both; and what they do alike, each in its way.
+    """What needs no waiting, the same for both; and what comes before a wait and after it, around which each class has
+    its own few lines that block or are awaited.
 
-    Subclasses give `_use()`: the core, when it may be used.
+    Subclasses give `_connect()`: the client that the core is made with.
     """
 
     _setup: ConsumerSetup
+    _client: BlockingClient | AsyncClient | None
     _core: ConsumerCore | None
+    _pid: int
     _fetcher: Fetcher
     """The core's, once there is one."""
     _progress: IterationProgress | None
@@ -212,11 +229,16 @@ class ConsumerBase(ABC):
     _is_in_listener: bool = False
     """Whether code of the user's is being run that a rebalance waits for."""
     _wakeup_asked: bool = False
+    _is_quiet: bool = False
+    """Whether nothing can have happened since the last poll but what the core itself waits for; only the blocking
+    consumer ever says so (see its `_poll`)."""
     _user: Any = None
     """The thread or task that is inside."""
     _identify: Callable[[], Any]
     _kind: str
     """What is identified: a thread or a task."""
+    _forked: str
+    """What to say in a child of the `{pid}` that this consumer belongs to."""
 
     def _refusal(self) -> ConcurrentAccessError:
         return ConcurrentAccessError(
@@ -254,9 +276,39 @@ class ConsumerBase(ABC):
         if rows and state.chunks and state.chunks[0] is progress.chunk:
             core.fetcher.take_to(state, progress.chunk, progress.columns, progress.row + rows)
 
-    @abstractmethod
     def _use(self) -> ConsumerCore:
-        """The core, made on first use."""
+        """The core, when it may be used; made on first use."""
+        self._is_quiet = False
+        self._check_open()
+        if self._pid != os.getpid():
+            raise ConsumerForkedError(self._forked.format(pid=self._pid))
+        core = self._core
+        if core is None:
+            core = self._start()
+        return core
+
+    def _start(self) -> ConsumerCore:
+        setup = self._setup
+        client = self._connect()
+        core = ConsumerCore(
+            client.core, setup.settings, setup.assignors, setup.deserializers, self._notify, setup.on_commit
+        )
+        self._client, self._core, self._fetcher = client, core, core.fetcher
+        if core.membership is not None:
+            core.membership.on_heartbeats_begin = self._begin_heartbeats
+        return core
+
+    @abstractmethod
+    def _connect(self) -> BlockingClient | AsyncClient:
+        """A client of the cluster."""
+
+    @abstractmethod
+    def _notify(self) -> None:
+        """From the core: something has changed that a wait is for."""
+
+    @abstractmethod
+    def _begin_heartbeats(self) -> None:
+        """From the core, when it has joined a group."""
 
     def _enter_poll(self, user: Any) -> ConsumerCore:
         """Whoever comes in from outside settles what was handed out before; an iteration that was under way ends."""
@@ -268,7 +320,54 @@ class ConsumerBase(ABC):
                 "the rebalance again, and never end. Let it return; it may seek(), ask for position(), and commit"
             )
         self._progress = None
-        return self._use()
+        # Kept over the look at the core, which is what other methods do first.
+        is_quiet = self._is_quiet
+        core = self._use()
+        self._is_quiet = is_quiet
+        return core
+
+    @staticmethod
+    def _columns(max_records: int | None) -> Callable[[ConsumerCore], list[PartitionColumns]]:
+        """What a poll for columns collects. Who asks for columns wants many: the kernels are there when the first
+        records are, or soon after."""
+        begin_loading()
+        rows_max = COLUMNS_ROWS_MAX if max_records is None else max_records
+        return lambda core: core.collector.collect_columns(rows_max)
+
+    def _failed(self, task: Task[Any], code: UserCode, error: BaseException) -> None:
+        """Code of the user's that a flow waits for has raised: the flow decides what becomes of it.
+
+        Whatever was interrupted is not done again from the start, nor left half done: it goes on as after an error.
+        """
+        if not isinstance(error, Exception):
+            task.resume(error=CallbackInterruptedError(f"{code.name} was interrupted by {error!r}"))
+            raise error
+        task.resume(error=error)
+
+    def _begin_closing(self) -> bool:
+        """Whether there is anything to close, and nobody does so yet."""
+        if self._closed or self._is_closing:
+            return False
+        self._is_closing = True
+        self._progress = None
+        return True
+
+    @contextlib.contextmanager
+    def _last_flow(
+        self, core: ConsumerCore, timeout: float, leave_group: bool | None
+    ) -> Iterator[tuple[Flow[None], ConsumerOperation]]:
+        """What there is left to do before a consumer may be closed. When its time is over, it is closed without."""
+        limit = self._operation()
+        limit.limit(timeout, "closing")
+        try:
+            yield core.close(leave_group=leave_group), limit
+        except RequestTimedOutError as error:
+            log.warning("closed without having finished: %s", error)
+            if leave_group is not False:
+                self._leave_in_a_hurry(core)
+
+    def _leave_in_a_hurry(self, core: ConsumerCore) -> None:
+        core.leave_in_a_hurry()
 
     def _operation(self) -> ConsumerOperation:
         return ConsumerOperation(self._use(), self._check_wakeup)
@@ -437,6 +536,7 @@ def to_arrow(pieces: list[PartitionColumns], *, headers: bool) -> Any:
 __all__ = [
     "CLOSE_TIMEOUT_S",
     "EMPTY",
+    "ITERATION_POLL_S",
     "ConsumerBase",
     "ConsumerSetup",
     "IterationProgress",

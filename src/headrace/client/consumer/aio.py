@@ -4,40 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, TypeVar
 
 from headrace.client.cluster.core import coordinator_key
 from headrace.client.cluster.drivers import AsyncClient
-from headrace.client.compiled import begin_loading
 from headrace.client.consumer import _operations
 from headrace.client.consumer._base import (
     CLOSE_TIMEOUT_S,
+    ITERATION_POLL_S,
     ConsumerBase,
     ConsumerSetup,
     IterationProgress,
     exclusive_async,
     to_arrow,
 )
-from headrace.client.consumer._collecting import COLUMNS_ROWS_MAX
 from headrace.client.consumer._core import ConsumerCore
 from headrace.client.consumer._heartbeats import GroupIdentity, Heartbeats
 from headrace.client.consumer._operations import ConsumerOperation
-from headrace.client.consumer.errors import CallbackInterruptedError, ConsumerForkedError
 from headrace.client.consumer.records import EMPTY, ConsumerRecord, ConsumerRecords, PartitionColumns
 from headrace.client.flows import Flow, Task, UserCode, async_method, drive_async
-from headrace.errors import RequestTimedOutError
 from headrace.net.connection import Call
 from headrace.records.arrow import need_arrow
 from headrace.runtime import Runtime, real_runtime
 
-log = logging.getLogger("headrace.client.consumer")
-
 T = TypeVar("T")
 
-_ITERATION_POLL_S = 1.0
 _WAIT_S_MAX = 60.0
 
 
@@ -54,6 +47,7 @@ class Consumer(ConsumerBase):
 
     _identify = staticmethod(asyncio.current_task)
     _kind = "task"
+    _forked = "this consumer was made in process {pid}, before the fork: make a new one in this process"
 
     def __init__(
         self, config: Mapping[str, Any] | None = None, /, *, runtime: Runtime | None = None, **keywords: Any
@@ -82,21 +76,15 @@ class Consumer(ConsumerBase):
         return records
 
     async def poll_columns(self, timeout: float = 1.0, max_records: int | None = None) -> list[PartitionColumns]:
-        pieces = await self._polled_columns(timeout, max_records)
+        pieces: list[PartitionColumns] = await self._polled(timeout, self._columns(max_records), [])
         self._fetcher.marks = None
         return pieces
 
     async def poll_arrow(self, timeout: float = 1.0, max_records: int | None = None, *, headers: bool = False) -> Any:
         need_arrow()
-        made = to_arrow(await self._polled_columns(timeout, max_records), headers=headers)
+        made = to_arrow(await self._polled(timeout, self._columns(max_records), []), headers=headers)
         self._fetcher.marks = None
         return made
-
-    async def _polled_columns(self, timeout: float, max_records: int | None) -> list[PartitionColumns]:
-        # Who asks for columns wants many: the kernels are there when the first records are, or soon after.
-        begin_loading()
-        rows_max = COLUMNS_ROWS_MAX if max_records is None else max_records
-        return await self._polled(timeout, lambda core: core.collector.collect_columns(rows_max), [])
 
     async def _polled(
         self,
@@ -106,6 +94,7 @@ class Consumer(ConsumerBase):
         intercept: Callable[[T], T] | None = None,
     ) -> T:
         """What a poll found; the caller says when it is handed out (see `Fetcher.marks`)."""
+        # `exclusive`, but written out: this is done for every poll, also for those that hand out one record.
         me = asyncio.current_task()
         user = self._user
         if user is not None and user != me:
@@ -163,16 +152,13 @@ class Consumer(ConsumerBase):
     async def _run_user_code(self, task: Task[Any], code: UserCode) -> None:
         was_in_listener, self._is_in_listener = self._is_in_listener, True
         try:
-            # Called from here: an interruption just before would otherwise count as one of the user's code.
+            # Called from here, and with nothing around it that is entered first: an interruption just before would
+            # otherwise count as one of the user's code.
             result = code.function(*code.arguments)
             if inspect.isawaitable(result):
                 result = await result
-        except Exception as error:  # noqa: BLE001 - the flow decides what becomes of it
-            task.resume(error=error)
-        except BaseException as error:
-            # Whatever it was about is not done again from the start, nor left half done: it goes on as after an error.
-            task.resume(error=CallbackInterruptedError(f"{code.name} was interrupted by {error!r}"))
-            raise
+        except BaseException as error:  # noqa: BLE001 - the flow decides what becomes of it
+            self._failed(task, code, error)
         else:
             task.resume(result)
         finally:
@@ -198,7 +184,7 @@ class Consumer(ConsumerBase):
     @exclusive_async
     async def _next_records(self) -> tuple[IterationProgress, list[ConsumerRecord], int] | None:
         core = self._enter_poll(self._user)
-        found = await self._poll(core, _ITERATION_POLL_S, lambda core: core.collector.next_for_iteration(), None)
+        found = await self._poll(core, ITERATION_POLL_S, lambda core: core.collector.next_for_iteration(), None)
         return None if found is None else self._begin_iteration(found)
 
     # --- flows --------------------------------------------------------------------------------------------------------
@@ -213,12 +199,8 @@ class Consumer(ConsumerBase):
     list_topics = async_method(_operations.list_topics)
     unsubscribe = async_method(_operations.unsubscribe)
 
-    async def _run_flow(self, operation: Callable[[ConsumerOperation], Flow[T]], /) -> T:
-        result: T = await self._run_exclusively(operation)
-        return result
-
     @exclusive_async
-    async def _run_exclusively(self, operation: Callable[[ConsumerOperation], Flow[Any]]) -> Any:
+    async def _run_flow(self, operation: Callable[[ConsumerOperation], Flow[Any]], /) -> Any:
         limit = self._operation()
         return await self._drive(operation(limit), limit)
 
@@ -238,14 +220,13 @@ class Consumer(ConsumerBase):
 
     @exclusive_async
     async def close(self, timeout: float = CLOSE_TIMEOUT_S, *, leave_group: bool | None = None) -> None:
-        if self._closed or self._is_closing:
+        if not self._begin_closing():
             return
-        self._is_closing = True
-        self._progress = None
         core, client = self._core, self._client
         try:
-            if core is not None and client is not None:
-                await self._close_core(core, timeout, leave_group)
+            if core is not None:
+                with self._last_flow(core, timeout, leave_group) as (flow, limit):
+                    await self._drive(flow, limit)
         finally:
             self._closed = True
             if self._heartbeat_task is not None:
@@ -257,16 +238,6 @@ class Consumer(ConsumerBase):
                 await self._runtime.close()
             self._setup.close()
 
-    async def _close_core(self, core: ConsumerCore, timeout: float, leave_group: bool | None) -> None:
-        try:
-            limit = self._operation()
-            limit.limit(timeout, "closing")
-            await self._drive(core.close(leave_group=leave_group), limit)
-        except RequestTimedOutError as error:
-            log.warning("closed without having finished: %s", error)
-            if leave_group is not False:
-                core.leave_in_a_hurry()
-
     async def __aenter__(self) -> Consumer:
         return self
 
@@ -275,25 +246,9 @@ class Consumer(ConsumerBase):
 
     # --- the core -----------------------------------------------------------------------------------------------------
 
-    def _use(self) -> ConsumerCore:
-        self._check_open()
-        if self._pid != os.getpid():
-            raise ConsumerForkedError(
-                f"this consumer was made in process {self._pid}, before the fork: make a new one in this process"
-            )
-        return self._core if self._core is not None else self._start()
-
-    def _start(self) -> ConsumerCore:
-        setup = self._setup
+    def _connect(self) -> AsyncClient:
         self._changed = asyncio.Event()
-        self._client = AsyncClient(setup.connection, self._runtime)
-        core = self._core = ConsumerCore(
-            self._client.core, setup.settings, setup.assignors, setup.deserializers, self._notify, setup.on_commit
-        )
-        self._fetcher = core.fetcher
-        if core.membership is not None:
-            core.membership.on_heartbeats_begin = self._begin_heartbeats
-        return core
+        return AsyncClient(self._setup.connection, self._runtime)
 
     def _begin_heartbeats(self) -> None:
         if self._heartbeat_task is not None or self._core is None or self._core.heartbeats is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from threading import get_ident
@@ -12,34 +11,27 @@ from typing import Any, TypeVar
 
 from headrace.assignors import settle
 from headrace.client.cluster.drivers import BlockingClient
-from headrace.client.compiled import begin_loading
 from headrace.client.consumer import _operations
 from headrace.client.consumer._base import (
     CLOSE_TIMEOUT_S,
+    ITERATION_POLL_S,
     ConsumerBase,
     ConsumerSetup,
     IterationProgress,
     exclusive,
     to_arrow,
 )
-from headrace.client.consumer._collecting import COLUMNS_ROWS_MAX
 from headrace.client.consumer._core import ConsumerCore
 from headrace.client.consumer._heartbeat_thread import HeartbeatThread
 from headrace.client.consumer._operations import ConsumerOperation
-from headrace.client.consumer.errors import CallbackInterruptedError, ConsumerForkedError
 from headrace.client.consumer.records import EMPTY, ConsumerRecord, ConsumerRecords, PartitionColumns
 from headrace.client.flows import Flow, Task, UserCode, drive, method
 from headrace.client.forks import ignore_forks, watch_forks
-from headrace.errors import RequestTimedOutError
 from headrace.records.arrow import need_arrow
 from headrace.runtime import Clock
 from headrace.runtime.real import RealClock
 
-log = logging.getLogger("headrace.client.consumer")
-
 T = TypeVar("T")
-
-_ITERATION_POLL_S = 1.0
 
 
 class Consumer(ConsumerBase):
@@ -59,6 +51,10 @@ class Consumer(ConsumerBase):
 
     _identify = staticmethod(get_ident)
     _kind = "thread"
+    _forked = (
+        "this consumer was in use in process {pid} before the fork; its connections and its place in the group belong "
+        "there. Make a new Consumer in this process"
+    )
 
     def __init__(
         self, config: Mapping[str, Any] | None = None, /, *, clock: Clock | None = None, **keywords: Any
@@ -71,8 +67,6 @@ class Consumer(ConsumerBase):
         self._heartbeat_thread: HeartbeatThread | None = None
         self._wakeup_asked = False
         self._changed = False
-        self._is_quiet = False
-        """Whether nothing can have happened since the last poll but what the core itself waits for (see `_poll`)."""
         self._closed = False
         self._pid = os.getpid()
         self._progress: IterationProgress | None = None
@@ -89,21 +83,15 @@ class Consumer(ConsumerBase):
         return records
 
     def poll_columns(self, timeout: float = 1.0, max_records: int | None = None) -> list[PartitionColumns]:
-        pieces = self._polled_columns(timeout, max_records)
+        pieces: list[PartitionColumns] = self._polled(timeout, self._columns(max_records), [])
         self._fetcher.marks = None
         return pieces
 
     def poll_arrow(self, timeout: float = 1.0, max_records: int | None = None, *, headers: bool = False) -> Any:
         need_arrow()
-        made = to_arrow(self._polled_columns(timeout, max_records), headers=headers)
+        made = to_arrow(self._polled(timeout, self._columns(max_records), []), headers=headers)
         self._fetcher.marks = None
         return made
-
-    def _polled_columns(self, timeout: float, max_records: int | None) -> list[PartitionColumns]:
-        # Who asks for columns wants many: the kernels are there when the first records are, or soon after.
-        begin_loading()
-        rows_max = COLUMNS_ROWS_MAX if max_records is None else max_records
-        return self._polled(timeout, lambda core: core.collector.collect_columns(rows_max), [])
 
     def _polled(
         self,
@@ -113,17 +101,14 @@ class Consumer(ConsumerBase):
         intercept: Callable[[T], T] | None = None,
     ) -> T:
         """What a poll found; the caller says when it is handed out (see `Fetcher.marks`)."""
+        # `exclusive`, but written out: this is done for every poll, also for those that hand out one record.
         me = get_ident()
         user = self._user
         if user is not None and user != me:
             raise self._refusal()
         self._user = me
         try:
-            # Kept over the look at the core, which is what other methods do first (see `_use`).
-            is_quiet = self._is_quiet
-            core = self._enter_poll(user)
-            self._is_quiet = is_quiet
-            found = self._poll(core, timeout, collect, nothing)
+            found = self._poll(self._enter_poll(user), timeout, collect, nothing)
             return intercept(found) if found and intercept is not None else found
         finally:
             self._user = user
@@ -171,7 +156,7 @@ class Consumer(ConsumerBase):
                 return
             client.poll_for_news(left)
 
-    def _news(self) -> None:
+    def _notify(self) -> None:
         self._changed = True
 
     def _heartbeat_news(self) -> None:
@@ -188,16 +173,13 @@ class Consumer(ConsumerBase):
     def _run_user_code(self, task: Task[Any], code: UserCode) -> None:
         was_in_listener, self._is_in_listener = self._is_in_listener, True
         try:
-            # Called from here: an interruption just before would otherwise count as one of the user's code.
+            # Called from here, and with nothing around it that is entered first: an interruption just before would
+            # otherwise count as one of the user's code.
             result = code.function(*code.arguments)
             if inspect.isawaitable(result):
                 result = asyncio.run(settle(result))
-        except Exception as error:  # noqa: BLE001 - the flow decides what becomes of it
-            task.resume(error=error)
-        except BaseException as error:
-            # Whatever it was about is not done again from the start, nor left half done: it goes on as after an error.
-            task.resume(error=CallbackInterruptedError(f"{code.name} was interrupted by {error!r}"))
-            raise
+        except BaseException as error:  # noqa: BLE001 - the flow decides what becomes of it
+            self._failed(task, code, error)
         else:
             task.resume(result)
         finally:
@@ -224,13 +206,9 @@ class Consumer(ConsumerBase):
 
     @exclusive
     def _next_records(self) -> tuple[IterationProgress, list[ConsumerRecord], int] | None:
-        is_quiet = self._is_quiet
         core = self._enter_poll(self._user)
-        self._is_quiet = is_quiet
-        found = self._poll(core, _ITERATION_POLL_S, lambda core: core.collector.next_for_iteration(), None)
-        if found is None:
-            return None
-        return self._begin_iteration(found)
+        found = self._poll(core, ITERATION_POLL_S, lambda core: core.collector.next_for_iteration(), None)
+        return None if found is None else self._begin_iteration(found)
 
     # --- flows ------------------------------------------------------------------------------------------------------
 
@@ -244,12 +222,8 @@ class Consumer(ConsumerBase):
     list_topics = method(_operations.list_topics)
     unsubscribe = method(_operations.unsubscribe)
 
-    def _run_flow(self, operation: Callable[[ConsumerOperation], Flow[T]], /) -> T:
-        result: T = self._run_exclusively(operation)
-        return result
-
     @exclusive
-    def _run_exclusively(self, operation: Callable[[ConsumerOperation], Flow[Any]]) -> Any:
+    def _run_flow(self, operation: Callable[[ConsumerOperation], Flow[Any]], /) -> Any:
         limit = self._operation()
         return self._drive(operation(limit), limit)
 
@@ -269,17 +243,16 @@ class Consumer(ConsumerBase):
 
     @exclusive
     def close(self, timeout: float = CLOSE_TIMEOUT_S, *, leave_group: bool | None = None) -> None:
-        if self._closed or self._is_closing:
+        if not self._begin_closing():
             return
         if self._pid != os.getpid():
             self._closed = True
             return
-        self._is_closing = True
-        self._progress = None
         core, client = self._core, self._client
         try:
-            if core is not None and client is not None:
-                self._close_core(core, client, timeout, leave_group)
+            if core is not None:
+                with self._last_flow(core, timeout, leave_group) as (flow, limit):
+                    self._drive(flow, limit)
         finally:
             self._closed = True
             if self._heartbeat_thread is not None:
@@ -289,16 +262,11 @@ class Consumer(ConsumerBase):
             self._setup.close()
             ignore_forks(self)
 
-    def _close_core(self, core: ConsumerCore, client: BlockingClient, timeout: float, leave_group: bool | None) -> None:
-        try:
-            limit = self._operation()
-            limit.limit(timeout, "closing")
-            self._drive(core.close(leave_group=leave_group), limit)
-        except RequestTimedOutError as error:
-            log.warning("closed without having finished: %s", error)
-            if leave_group is not False:
-                core.leave_in_a_hurry()
-                client.poll(0)
+    def _leave_in_a_hurry(self, core: ConsumerCore) -> None:
+        super()._leave_in_a_hurry(core)
+        client = self._client
+        assert client is not None
+        client.poll(0)
 
     def __enter__(self) -> Consumer:
         return self
@@ -308,29 +276,8 @@ class Consumer(ConsumerBase):
 
     # --- the core ---------------------------------------------------------------------------------------------------
 
-    def _use(self) -> ConsumerCore:
-        self._is_quiet = False
-        self._check_open()
-        if self._pid != os.getpid():
-            raise ConsumerForkedError(
-                f"this consumer was in use in process {self._pid} before the fork; its connections and its place in "
-                "the group belong there. Make a new Consumer in this process"
-            )
-        core = self._core
-        if core is None:
-            core = self._start()
-        return core
-
-    def _start(self) -> ConsumerCore:
-        setup = self._setup
-        client = BlockingClient(setup.connection, clock=self._clock)
-        core = ConsumerCore(
-            client.core, setup.settings, setup.assignors, setup.deserializers, self._news, setup.on_commit
-        )
-        self._client, self._core, self._fetcher = client, core, core.fetcher
-        if core.membership is not None:
-            core.membership.on_heartbeats_begin = self._begin_heartbeats
-        return core
+    def _connect(self) -> BlockingClient:
+        return BlockingClient(self._setup.connection, clock=self._clock)
 
     def _begin_heartbeats(self) -> None:
         thread, core = self._heartbeat_thread, self._core

@@ -521,10 +521,13 @@ class Connections(ABC):
             due = min(due, _due(state, now))
         return due
 
-    def due(self, key: int) -> float:
-        """When something is due at a node, by the clock of `tick` (infinity: never)."""
+    def due_in(self, key: int) -> float:
+        """Seconds until something is due at a node (infinity: nothing is)."""
         state = self._nodes.get(key)
-        return _FOREVER if state is None else _due(state, self.clock.monotonic())
+        if state is None:
+            return _FOREVER
+        now = self.clock.monotonic()
+        return _due(state, now) - now
 
     def _expire(self, now: float) -> None:
         for state in list(self._nodes.values()):

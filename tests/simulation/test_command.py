@@ -66,4 +66,15 @@ def test_what_was_played_before_ctrl_c_is_told(
     monkeypatch.setattr(command, "play_seed", play)
     with pytest.raises(Interrupted):
         command.command(seeds=8, goes_on=True)
-    assert "Ended early, 1 failed of 4 seeds" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "Ended early, 1 failed of 4 seeds" in told
+    assert "--first 4 goes on" in told
+
+
+def test_what_was_played_by_several_processes_is_told_without_gaps() -> None:
+    total = command.Total(10)
+    for seed in (10, 12, 13):
+        total.add(Played(seed, None, 1, 1.0, {}, {}))
+    assert total.next_seed == 11
+    total.add(Played(11, None, 1, 1.0, {}, {}))
+    assert total.next_seed == 14

@@ -92,6 +92,8 @@ class ClusterMembership:
         self._reading: set[asyncio.Future[None]] = set()
         self._is_fenced = True
         self._changed = asyncio.Event()
+        # Those who wait for an answer of a controller, by what is done when another is known.
+        self._asking: dict[asyncio.Future[None], Seat] = {}
         self._local: dict[type, Callable[[Broker, Any], Awaitable[Any]]] = {
             BrokerRegistrationRequest: controller_requests.register,
             BrokerHeartbeatRequest: controller_requests.heartbeat,
@@ -238,6 +240,9 @@ class ClusterMembership:
     def _tell(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
+        for moved, seat in self._asking.items():
+            if self.seat != seat and not moved.done():
+                moved.set_result(None)
 
     async def _contend(self) -> None:
         """Be the controller, or know who is, for as long as this broker lives."""
@@ -514,23 +519,21 @@ class ClusterMembership:
         self, seat: Seat, lane: PeerConnection, request: Any, timeout_s: float, version: int | None = None
     ) -> Any:
         """The answer of this controller; None when another takes its seat before it has given one."""
-        asking = asyncio.ensure_future(
-            self.peers.request(
+        if self.seat != seat:
+            return None
+        moved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._asking[moved] = seat
+        try:
+            return await self.peers.request(
                 seat.member.node_id,
                 lane,
                 request,
                 timeout_ms=max(1.0, timeout_s * 1000),
                 version_max=version,
+                unless=moved,
             )
-        )
-        try:
-            while not asking.done() and self.seat == seat:
-                changed = asyncio.ensure_future(self._changed.wait())
-                await asyncio.wait([asking, changed], return_when=asyncio.FIRST_COMPLETED)
-                changed.cancel()
-            return asking.result() if asking.done() else None
         finally:
-            await let_go(asking)
+            del self._asking[moved]
 
 
 async def _nothing() -> None:

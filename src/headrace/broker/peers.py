@@ -13,7 +13,7 @@ from enum import IntEnum
 from typing import Any, Final
 
 from headrace.net.backoff import Backoff
-from headrace.net.connection import Call
+from headrace.net.connection import Connection, ConnectionState
 from headrace.net.connections import Connections, Transport
 from headrace.net.loop import LoopDriver
 from headrace.net.node import Node
@@ -77,6 +77,13 @@ class Peers(LoopDriver[_PeerConnections]):
             lambda transport: _PeerConnections(settings, runtime.clock, runtime.rng, transport, locate), runtime
         )
 
+    def was_heard(self, connection: Connection) -> None:
+        """The core has moved what waited for this broker; no other is concerned by it, and nobody has hooks."""
+        if connection.state is ConnectionState.CLOSED:
+            self.schedule()
+        else:
+            self.schedule_in(self.core.due_in(connection.key))
+
     async def request(
         self,
         node_id: int,
@@ -85,27 +92,36 @@ class Peers(LoopDriver[_PeerConnections]):
         *,
         timeout_ms: float | None = None,
         version_max: int | None = None,
+        unless: asyncio.Future[None] | None = None,
     ) -> Any:
         """The answer to a request; raises the call's error, `NetworkError` for a broker that cannot be reached.
 
-        One that is cancelled is not sent if it was not yet: later it might say what is no longer true.
+        None when `unless` is done before. One that is cancelled, or given up for that, is not sent if it was not yet:
+        later it might say what is no longer true.
         """
-        future: asyncio.Future[Call] = self.loop.create_future()
+        future: asyncio.Future[None] = self.loop.create_future()
 
-        def done(call: Call) -> None:
+        def done(_: object) -> None:
             if not future.done():
-                future.set_result(call)
+                future.set_result(None)
+
+        if unless is not None:
+            unless.add_done_callback(done)
 
         key = node_id * _LANES_MAX + lane
         call = self.core.submit(key, message, done, timeout_ms=timeout_ms, version_max=version_max)
-        self.schedule()
+        self.schedule_in(self.core.due_in(key))
         if call.done:
             done(call)
+        was_answered = False
         try:
             await future
+            was_answered = call.done
         finally:
             if not call.done:
                 self.core.withdraw(key, call)
+        if not was_answered:
+            return None
         if call.error is not None:
             raise call.error
         return call.response

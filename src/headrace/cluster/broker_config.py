@@ -178,7 +178,8 @@ class BrokerConfig:
         if dynamic_default == self.dynamic_default and dynamic == self.dynamic:
             # As a rule there is none. What is in effect is asked for after every change of the metadata.
             return self
-        values = BROKER_CONFIGS.parse(self.given)
+        is_plain = not self.dynamic_default and not self.dynamic
+        values = dict(self.values) if is_plain else BROKER_CONFIGS.parse(self.given)
         for layer in (dynamic_default, dynamic):
             for name, text in layer.items():
                 row = BROKER_KEYS.get(name)

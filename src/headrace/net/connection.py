@@ -307,12 +307,18 @@ class Connection:
 
     def overdue(self, now: float) -> Call | None:
         """The first call in flight whose time is over, if any."""
-        return next((call for call in self.in_flight if call.deadline <= now), None)
+        for call in self.in_flight:
+            if call.deadline <= now:
+                return call
+        return None
 
     def next_deadline(self) -> float:
         """When something here is due (infinity: nothing)."""
-        due = min((call.deadline for call in self.in_flight), default=_FOREVER)
-        return min(due, self.setup_deadline) if self.state is ConnectionState.CONNECTING else due
+        due = self.setup_deadline if self.state is ConnectionState.CONNECTING else _FOREVER
+        for call in self.in_flight:
+            if call.deadline < due:
+                due = call.deadline
+        return due
 
     def closed(self) -> list[Call]:
         """The socket is gone: the calls that will get no answer."""

@@ -261,7 +261,10 @@ class Connections(ABC):
             self._drop(state.connection, error, self.clock.monotonic())
 
     def _state(self, key: int) -> NodeState:
-        return self._nodes.setdefault(key, NodeState())
+        state = self._nodes.get(key)
+        if state is None:
+            state = self._nodes[key] = NodeState()
+        return state
 
     def _pump(self, key: int, now: float) -> None:
         """Move what waits for a node as far as it goes: connect, or send."""
@@ -515,23 +518,21 @@ class Connections(ABC):
         due = now + _TICK_S_MAX
         for key, state in list(self._nodes.items()):
             self._pump(key, now)
-            connection = state.connection
-            if connection is None:
-                if state.waiting:
-                    due = min(due, state.retry_at)
-            else:
-                due = min(due, connection.next_deadline())
-                if connection.throttled_until > now and state.waiting:
-                    due = min(due, connection.throttled_until)
-            due = min(due, min((call.deadline for call in state.waiting), default=_FOREVER))
+            due = min(due, _due(state, now))
         return due
+
+    def due_in(self, key: int) -> float:
+        """Seconds until something is due at a node (infinity: nothing is)."""
+        state = self._nodes.get(key)
+        if state is None:
+            return _FOREVER
+        now = self.clock.monotonic()
+        return _due(state, now) - now
 
     def _expire(self, now: float) -> None:
         for state in list(self._nodes.values()):
-            for call in [call for call in state.waiting if call.deadline <= now]:
-                state.waiting.remove(call)
-                self.failures += 1
-                call.finish(None, self._never_sent(call))
+            if state.waiting:
+                self._expire_waiting(state, now)
             connection = state.connection
             if connection is None:
                 continue
@@ -556,6 +557,12 @@ class Connections(ABC):
                 self.transport.close_connection(connection)
                 state.connection = None
 
+    def _expire_waiting(self, state: NodeState, now: float) -> None:
+        for call in [call for call in state.waiting if call.deadline <= now]:
+            state.waiting.remove(call)
+            self.failures += 1
+            call.finish(None, self._never_sent(call))
+
     def _is_idle(self, connection: Connection, now: float) -> bool:
         limit_ms = self.settings.idle_max_ms
         return limit_ms >= 0 and not connection.in_flight and connection.last_used + limit_ms / 1000 <= now
@@ -579,6 +586,21 @@ class Connections(ABC):
                 self._drop(state.connection, error, self.clock.monotonic())
             self._fail_waiting(state, error)
         SHARED.shrink(_KEPT_BYTES)
+
+
+def _due(state: NodeState, now: float) -> float:
+    """When something is due at a node that was moved as far as it goes: an answer, an attempt, the end of a wait."""
+    due = _FOREVER
+    connection = state.connection
+    if connection is not None:
+        due = connection.next_deadline()
+    if state.waiting:
+        if connection is None:
+            due = min(due, state.retry_at)
+        elif connection.throttled_until > now:
+            due = min(due, connection.throttled_until)
+        due = min(due, min(call.deadline for call in state.waiting))
+    return due
 
 
 def _unreachable(node: Node, error: BaseException | None) -> HeadraceError:

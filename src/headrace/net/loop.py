@@ -15,6 +15,7 @@ from headrace.runtime import Runtime
 from headrace.runtime.errors import TransportError as RuntimeNetworkError
 
 _CLOSE_WAIT_S = 0.25
+_FOREVER = float("inf")
 
 
 class _Protocol(asyncio.BufferedProtocol):
@@ -36,7 +37,7 @@ class _Protocol(asyncio.BufferedProtocol):
         else:
             for frame in frames:
                 self._driver.core.received(self._connection, frame)
-        self._driver.schedule()
+        self._driver.was_heard(self._connection)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._connection.state is not ConnectionState.CLOSED:
@@ -56,7 +57,8 @@ class LoopDriver(Generic[Core]):
         self._runtime = runtime
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = float("inf")
+        self._timer_at = _FOREVER
+        self._looks_soon = False
         self._connecting: set[asyncio.Task[None]] = set()
         self._closed = False
         self.hooks: list[Callable[[], float]] = []
@@ -70,29 +72,47 @@ class LoopDriver(Generic[Core]):
 
     def schedule(self) -> None:
         """Let the core look at the time soon. Cheap when that is arranged already."""
-        if self._closed:
-            return
-        now = self.loop.time()
-        if self._timer_at > now:
-            self._set_timer(now)
+        if not self._looks_soon and not self._closed:
+            self._looks_soon = True
+            self.loop.call_soon(self._look)
 
-    def _set_timer(self, at: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_at = at
-        self._timer = self.loop.call_at(at, self._tick)
+    def schedule_in(self, wait_s: float) -> None:
+        """Let the core look at the time in so many seconds, or earlier.
+
+        A timer that is due before stays: most are for answers that come in time, and to move it with every one of them
+        would cost more than to look once in vain.
+        """
+        at = self.loop.time() + wait_s
+        if at < self._timer_at and not self._closed:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_at = at
+            self._timer = self.loop.call_at(at, self._time_came)
+
+    def was_heard(self, connection: Connection) -> None:
+        """Something came in on a connection. Whoever has hooks may have waited for it."""
+        self.schedule()
+
+    def _look(self) -> None:
+        self._looks_soon = False
+        self._tick()
+
+    def _time_came(self) -> None:
+        self._timer, self._timer_at = None, _FOREVER
+        self._tick()
 
     def _tick(self) -> None:
-        self._timer, self._timer_at = None, float("inf")
-        if not self._closed:
-            wait_s = min((hook() for hook in list(self.hooks)), default=60.0)
-            failures = self.core.failures
-            # After the hooks, because they may have submitted something.
-            wait_s = min(wait_s, self.core.tick())
+        if self._closed:
+            return
+        wait_s = min((hook() for hook in list(self.hooks)), default=60.0)
+        failures = self.core.failures
+        # After the hooks, because they may have submitted something.
+        wait_s = min(wait_s, self.core.tick())
+        if self.core.failures != failures:
             # Calls that failed just now are news for the hooks.
-            due = self.loop.time() + (wait_s if self.core.failures == failures else 0.0)
-            if due < self._timer_at:
-                self._set_timer(due)
+            self.schedule()
+        else:
+            self.schedule_in(wait_s)
 
     async def close(self) -> None:
         """Close every connection. Idempotent."""

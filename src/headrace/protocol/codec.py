@@ -27,6 +27,7 @@ SMALL_PART_BYTES = 4096  # up to here a copy costs less than a buffer of its own
 PIECE_BYTES = 256 * 1024
 LARGE_PART_BYTES = 64 * 1024
 _HEADER = struct.Struct(">hhih")
+_INT32 = struct.Struct(">i")
 # API key and version as one number, which says all about how to read the rest.
 _HEADER_BY_KIND = struct.Struct(">Iih")
 REQUEST_HEADER_BYTES = _HEADER.size  # up to the client's id
@@ -85,6 +86,7 @@ def encode(message: Any, version: int) -> bytes:
     return b"".join(encode_parts(message, version))
 
 
+@cache
 def has_flexible_header(message_class: type, version: int) -> bool:
     """Whether the header before this message carries tagged fields. ApiVersions' response never does."""
     schema: Schema = message_class.SCHEMA  # type: ignore[attr-defined]  # set by the decorators in `schema`
@@ -120,7 +122,8 @@ def encode_request(message: Any, version: int, correlation_id: int, client_id: s
     head = _HEADER.pack(message.SCHEMA.api_key, version, correlation_id, -1 if name is None else len(name)) + (
         name or b""
     )
-    if has_flexible_header(type(message), version):
+    message_class: type = type(message)
+    if has_flexible_header(message_class, version):
         head += b"\x00"
     return frame([head, *encode_parts(message, version)])
 
@@ -231,9 +234,13 @@ def decode_request_header(buffer: Buffer, flexible: Callable[[int, int], bool]) 
 
 def decode_response(cls: type[T], version: int, buffer: Buffer) -> tuple[int, T]:
     """The correlation id and the body of a response frame (without its length)."""
+    message_class: type = cls
     try:
-        correlation_id: int = struct.unpack_from(">i", buffer, 0)[0]
-        position = skip_tags(buffer, 4) if has_flexible_header(cls, version) else 4
+        correlation_id: int = _INT32.unpack_from(buffer, 0)[0]
+        position = 4
+        if has_flexible_header(message_class, version):
+            # Nobody sends any; a count of 0 is one byte.
+            position = skip_tags(buffer, 4) if buffer[4] else 5
     except (struct.error, IndexError) as error:
         raise MalformedMessageError(f"a response header is cut ({error})") from error
     return correlation_id, decode(cls, version, buffer, position)

@@ -8,6 +8,7 @@ Below version 4, features that may be at level 0 are not told: Java's clients up
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import TYPE_CHECKING
 
 from headrace.broker.dispatch import RequestContext, handles, load_handlers
@@ -40,13 +41,7 @@ def api_versions(broker: Broker, context: RequestContext, request: ApiVersionsRe
         _SOFTWARE.fullmatch(request.client_software_name) and _SOFTWARE.fullmatch(request.client_software_version)
     ):
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
-    response = ApiVersionsResponse(
-        api_keys=[
-            ApiVersion(api_key=handler.api_key, min_version=handler.advertised_low, max_version=handler.high)
-            for handler in load_handlers().values()
-            if not handler.between_brokers or context.is_from_broker
-        ]
-    )
+    response = ApiVersionsResponse(api_keys=_served(context.is_from_broker))
     response.supported_features = [
         SupportedFeatureKey(name=name, min_version=low, max_version=high)
         for name, (low, high) in SUPPORTED_FEATURES.items()
@@ -58,3 +53,13 @@ def api_versions(broker: Broker, context: RequestContext, request: ApiVersionsRe
         for name, level in broker.image.features.items()
     ]
     return response
+
+
+@cache
+def _served(to_brokers: bool) -> list[ApiVersion]:
+    """What there is to ask for. Every connection begins with that question: nobody changes the list."""
+    return [
+        ApiVersion(api_key=handler.api_key, min_version=handler.advertised_low, max_version=handler.high)
+        for handler in load_handlers().values()
+        if to_brokers or not handler.between_brokers
+    ]

@@ -172,7 +172,10 @@ class NodeLog:
 
         async def ask(session: StoreSession) -> list[LogNode | None]:
             found = []
-            for path, node in zip(paths, await asyncio.gather(*(session.get(path) for path in paths))):
+            # Mostly one is asked for, and it is not there yet.
+            asked = [session.get(path) for path in paths]
+            nodes = [await asked[0]] if count == 1 else await asyncio.gather(*asked)
+            for path, node in zip(paths, nodes):
                 found.append(None if node is None else decode_log_node(path, node.data))
                 if node is None:
                     break

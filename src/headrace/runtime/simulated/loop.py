@@ -16,6 +16,7 @@ from headrace.runtime.simulated.errors import SimulatedCrash, SimulationStuckErr
 from headrace.runtime.simulated.trace import Trace
 
 _TIMERS_CANCELLED_MIN = 100
+_TASKS_KEPT_MIN = 200
 
 
 class _Handle(asyncio.Handle):
@@ -51,6 +52,24 @@ class _TimerHandle(asyncio.TimerHandle):
         self._when = when
         #: Read by `cancel`; set by every loop.
         self._scheduled = True
+
+    def cancel(self) -> None:
+        if not self._cancelled:
+            self._cancelled = True
+            # Nothing is kept alive by a timer that is still in the heap.
+            self._callback = self._args = None  # type: ignore[assignment]  # as asyncio's own does
+            if self._scheduled:
+                self._loop._timer_handle_cancelled(self)
+
+
+class _Task(asyncio.Task[Any]):
+    """A task that knows whose it is: the host's life in which it was made."""
+
+    __slots__ = ("is_abandoned", "life")
+
+    life: Incarnation | None
+    #: Ended with its host, whatever asyncio still takes it for.
+    is_abandoned: bool
 
 
 class Incarnation:
@@ -99,10 +118,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._timers: list[tuple[float, float, int, asyncio.TimerHandle]] = []
         self._timer_count = 0
         self._timers_cancelled = 0
-        self._task_count = 0
-        self._tasks: weakref.WeakValueDictionary[int, asyncio.Task[Any]] = weakref.WeakValueDictionary()
-        self._lives: weakref.WeakKeyDictionary[asyncio.Task[Any], Incarnation | None] = weakref.WeakKeyDictionary()
-        self._abandoned: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
+        # Oldest first, with those that are garbage by now: they are left out when it has doubled.
+        self._tasks: list[weakref.ref[_Task]] = []
+        self._tasks_max = _TASKS_KEPT_MIN
         #: What reached the exception handler: exceptions that nobody waited for.
         self.unhandled: list[dict[str, Any]] = []
         self.set_task_factory(self._numbered_task)
@@ -118,25 +136,33 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         """The next number of the stream that decides the order of things."""
         return self._rng.random()
 
-    def tasks(self) -> list[asyncio.Task[Any]]:
+    def tasks(self) -> list[_Task]:
         """Unfinished tasks, oldest first (asyncio.all_tasks has no order)."""
-        return [task for task in self._tasks.values() if not task.done() and task not in self._abandoned]
+        return [task for task in self._kept_tasks() if not task.done() and not task.is_abandoned]
+
+    def _kept_tasks(self) -> list[_Task]:
+        """All tasks that are not garbage, oldest first."""
+        return [task for ref in self._tasks if (task := ref()) is not None]
 
     def call_at(
         self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self._set_timer(when, callback, args, context)
+
+    def call_later(
+        self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self._set_timer(self._now + delay, callback, args, context)
+
+    def _set_timer(
+        self, when: float, callback: Callable[..., object], args: tuple[Any, ...], context: Context | None
     ) -> asyncio.TimerHandle:
         if self._closed:  # type: ignore[attr-defined]  # BaseEventLoop's
             raise _closed_error()
         timer = _TimerHandle(when, callback, args, self, context)
         self._timer_count += 1
-        tie = self._rng.random() if self._shuffle else 0.0
-        heapq.heappush(self._timers, (when, tie, self._timer_count, timer))
+        heapq.heappush(self._timers, (when, self._rng.random() if self._shuffle else 0.0, self._timer_count, timer))
         return timer
-
-    def call_later(
-        self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
-    ) -> asyncio.TimerHandle:
-        return self.call_at(self._now + delay, callback, *args, context=context)
 
     def call_soon(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
@@ -166,49 +192,60 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     # The rest is what asyncio.BaseEventLoop asks of its subclasses.
 
     def _run_once(self) -> None:
+        """Turn after turn until it is to stop: BaseEventLoop would call for each of them, which costs as much."""
         ready = self._ready  # type: ignore[attr-defined]  # BaseEventLoop's deque of handles
-        if not ready and not self._stopping:  # type: ignore[attr-defined]  # BaseEventLoop's
-            self._jump()
-        now = self._now = self._now + self._turn_s
         trace = self.trace if self.trace.is_on else None
-        if trace is not None:
-            trace.turn(now)
-        timers = self._timers
-        while timers and timers[0][0] <= now:
-            timer = heapq.heappop(timers)[3]
-            timer._scheduled = False  # type: ignore[attr-defined]  # see _TimerHandle
-            if timer._cancelled:
-                self._timers_cancelled -= 1
-            else:
-                ready.append(timer)
-        turn = list(ready)
-        ready.clear()
-        if self._shuffle and len(turn) > 1:
-            self._shuffle_tasks(turn)
-        for handle in turn:
-            if handle._cancelled:
-                continue
-            context = handle._context
-            life = context.get(incarnation)
-            if life is not None:
-                if not life.alive:
-                    continue  # the host that would have done this is dead
-                if life.held is not None:
-                    life.held.append(handle)
-                    continue
-            self.steps += 1
-            if self.steps > self._steps_max:
-                self._give_up()
-            callback = handle._callback
+        while True:
+            if not ready and not self._stopping:  # type: ignore[attr-defined]  # BaseEventLoop's
+                self._jump()
+            now = self._now = self._now + self._turn_s
             if trace is not None:
-                trace.step(_name_of(callback))
-            try:
-                context.run(callback, *handle._args)
-            except (SystemExit, KeyboardInterrupt):
-                raise
-            except BaseException as error:  # noqa: BLE001 - whatever it raises goes to the handler, as in asyncio
-                message = f"Exception in callback {_name_of(callback)}"
-                self.call_exception_handler({"message": message, "exception": error, "handle": handle})
+                trace.turn(now)
+            timers = self._timers
+            while timers and timers[0][0] <= now:
+                timer = heapq.heappop(timers)[3]
+                timer._scheduled = False  # type: ignore[attr-defined]  # see _TimerHandle
+                if timer._cancelled:
+                    self._timers_cancelled -= 1
+                else:
+                    ready.append(timer)
+            if len(ready) == 1:
+                self._take(ready.popleft(), trace)
+            else:
+                turn = list(ready)
+                ready.clear()
+                if self._shuffle:
+                    self._shuffle_tasks(turn)
+                for handle in turn:
+                    self._take(handle, trace)
+            if self._stopping:  # type: ignore[attr-defined]  # BaseEventLoop's
+                return
+
+    def _take(self, handle: Any, trace: Trace | None) -> None:
+        """Take one step, unless nobody is there to take it."""
+        if handle._cancelled:
+            return
+        context = handle._context
+        life = context.get(incarnation)
+        if life is not None:
+            if not life.alive:
+                return  # the host that would have done this is dead
+            if life.held is not None:
+                life.held.append(handle)
+                return
+        self.steps += 1
+        if self.steps > self._steps_max:
+            self._give_up()
+        callback = handle._callback
+        if trace is not None:
+            trace.step(_name_of(callback))
+        try:
+            context.run(callback, *handle._args)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # noqa: BLE001 - whatever it raises goes to the handler, as in asyncio
+            message = f"Exception in callback {_name_of(callback)}"
+            self.call_exception_handler({"message": message, "exception": error, "handle": handle})
 
     def _give_up(self) -> NoReturn:
         raise SimulationStuckError(f"over {self._steps_max} steps, at {self._now:.6f} s\n{self.describe_tasks()}")
@@ -230,9 +267,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def _shuffle_tasks(self, turn: list[Any]) -> None:
         """Permute the steps of tasks among the places they have; plain callbacks keep theirs, as asyncio promises."""
         places = [
-            place
-            for place, handle in enumerate(turn)
-            if isinstance(getattr(handle._callback, "__self__", None), asyncio.Task)
+            place for place, handle in enumerate(turn) if type(getattr(handle._callback, "__self__", None)) is _Task
         ]
         if len(places) > 1:
             steps = [turn[place] for place in places]
@@ -241,8 +276,6 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                 turn[place] = handle
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        if not handle._scheduled:  # type: ignore[attr-defined]  # see _TimerHandle
-            return
         self._timers_cancelled += 1
         if self._timers_cancelled > _TIMERS_CANCELLED_MIN and self._timers_cancelled * 2 > len(self._timers):
             self._timers = [entry for entry in self._timers if not entry[3].cancelled()]
@@ -261,11 +294,14 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         coro: Coroutine[Any, Any, Any] | Generator[Any, None, Any],
         **options: Any,
     ) -> asyncio.Task[Any]:
-        self._task_count += 1
-        task: asyncio.Task[Any] = asyncio.Task(coro, loop=loop, **options)
-        self._tasks[self._task_count] = task
+        task = _Task(coro, loop=loop, **options)
         context = options.get("context")
-        self._lives[task] = incarnation.get() if context is None else context.get(incarnation)
+        task.life = incarnation.get() if context is None else context.get(incarnation)
+        task.is_abandoned = False
+        self._tasks.append(weakref.ref(task))
+        if len(self._tasks) > self._tasks_max:
+            self._tasks = [ref for ref in self._tasks if ref() is not None]
+            self._tasks_max = max(_TASKS_KEPT_MIN, 2 * len(self._tasks))
         return task
 
     def _keep_unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -282,10 +318,10 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
         asyncio does so when the task is garbage, which may be never while the collector is off.
         """
-        for task in list(self._tasks.values()):
+        for task in self._kept_tasks():
             if task.done() and task._log_traceback:  # asyncio's mark of exactly that
                 error = task.exception()
-                life = self._lives.get(task)
+                life = task.life
                 if life is not None and not life.alive:
                     continue  # it ended in the moment in which its host died, before anyone could look
                 self._keep_unhandled(self, {"message": "Task exception was never retrieved", "exception": error})
@@ -301,11 +337,11 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         Their `finally` blocks run, but nothing they do reaches anyone: the host's disk and connections are dead.
         """
         for task in self.tasks():
-            if life is not None and self._lives.get(task) is not life:
+            if life is not None and task.life is not life:
                 continue
             task._log_destroy_pending = False  # type: ignore[attr-defined]  # the way asyncio itself silences it
-            self._lives[task] = None
-            self._abandoned.add(task)
+            task.life = None
+            task.is_abandoned = True
             coroutine = task.get_coro()
             if coroutine is None or task is _current_task(self):
                 continue

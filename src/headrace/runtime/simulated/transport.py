@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from contextvars import Context
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from headrace.runtime.interface import Buffer
 from headrace.runtime.simulated.loop import incarnation
@@ -39,12 +39,14 @@ class Pipe:
         if data is not None:
             self.unread_bytes += len(data)
         fabric = self._fabric
+        now, model, rng = fabric.loop.time(), fabric.model, fabric.rng
         for piece in [data] if data is None else self._split(data):
-            arrival = fabric.loop.time() + fabric.draw_delay()
+            arrival = now + model.draw_delay(rng)
             if arrival > self._last_arrival:
                 self._last_arrival = arrival
             self._pieces.append((self._last_arrival, piece))
-        self.pump()
+        if self._timer is None:
+            self.pump()
 
     def pump(self) -> None:
         """Set the timer for the next piece, unless the way is cut (the fabric calls again when it is healed)."""
@@ -75,8 +77,9 @@ class Pipe:
             self._fabric.held[self] = None
             return
         _, piece = self._pieces.popleft()
-        trace = self._fabric.trace
-        if piece is not None and self._fabric.rng.random() < self._fabric.model.reset_probability:
+        fabric = self._fabric
+        trace = fabric.trace
+        if piece is not None and fabric.rng.random() < fabric.model.reset_probability:
             trace.record("net-reset", f"{self.sender.name}>{self.receiver.name}")
             self.sender.lose(ConnectionResetError("the network broke the connection"))
             self.receiver.lose(ConnectionResetError("the network broke the connection"))
@@ -85,7 +88,8 @@ class Pipe:
             name = f"{self.sender.name}>{self.receiver.name}"
             trace.record("net", name, "end" if piece is None else checksum(piece))
         self.receiver.arrived(piece)
-        self.pump()
+        if self._pieces:
+            self.pump()
 
 
 class Presence(Enum):
@@ -106,6 +110,7 @@ class SimulatedTransport(asyncio.Transport):
         self.name = name
         self._context = context
         self._protocol: asyncio.BaseProtocol | None = None
+        self._is_buffered = False
         self._out: Pipe | None = None
         self._received: deque[bytes | None] = deque()
         self._feeding = False
@@ -125,7 +130,7 @@ class SimulatedTransport(asyncio.Transport):
 
     def begin(self, protocol: asyncio.BaseProtocol) -> None:
         """Give the end its protocol, in the end's own context."""
-        self._protocol = protocol
+        self.set_protocol(protocol)
         protocol.connection_made(self)
         self._connected = True
         self._feed_soon()
@@ -149,8 +154,8 @@ class SimulatedTransport(asyncio.Transport):
             # As a loop does that finds a socket readable; a dead host, or one that hangs, is left to ours.
             self._context.run(self._feed)
 
-    def taken(self, count: int) -> None:
-        """The peer's protocol took so many bytes: there is room to write again."""
+    def taken(self) -> None:
+        """The peer's protocol took some bytes: there is room to write again."""
         if self._lost:
             return
         if self._writing_paused and self.get_write_buffer_size() <= self._low:
@@ -178,6 +183,7 @@ class SimulatedTransport(asyncio.Transport):
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         self._protocol = protocol
+        self._is_buffered = isinstance(protocol, asyncio.BufferedProtocol)
 
     def is_closing(self) -> bool:
         return self._closing
@@ -261,10 +267,6 @@ class SimulatedTransport(asyncio.Transport):
     def _peer(self) -> SimulatedTransport:
         return self._pipe_out.receiver
 
-    @property
-    def _pipe_in(self) -> Pipe:
-        return self._peer._pipe_out
-
     def _call(self, callback: Callable[..., object], *args: object) -> None:
         self._fabric.loop.call_soon(callback, *args, context=self._context)
 
@@ -285,15 +287,16 @@ class SimulatedTransport(asyncio.Transport):
         try:
             if piece is None:
                 self._feed_end()
-            elif isinstance(self._protocol, asyncio.BufferedProtocol):
-                self._feed_buffered(self._protocol, piece)
+            elif self._is_buffered:
+                self._feed_buffered(cast(asyncio.BufferedProtocol, self._protocol), piece)
             else:
                 self._took(piece)
                 assert isinstance(self._protocol, asyncio.Protocol)
                 self._protocol.data_received(piece)
         except Exception as error:  # noqa: BLE001 - asyncio's own rule: a protocol that fails loses its connection
             self._fail(error)
-        self._feed_soon()
+        if self._received:
+            self._feed_soon()
 
     def _feed_end(self) -> None:
         protocol = self._protocol
@@ -305,17 +308,21 @@ class SimulatedTransport(asyncio.Transport):
         buffer = memoryview(protocol.get_buffer(-1)).cast("B")
         if not len(buffer):
             raise RuntimeError("get_buffer() returned an empty buffer")
-        count = min(len(buffer), len(piece))
-        buffer[:count] = piece[:count]
-        buffer.release()
-        if count < len(piece):
+        count = len(piece)
+        if count > len(buffer):
+            count = len(buffer)
             self._received.appendleft(piece[count:])
-        self._took(piece[:count])
+            piece = piece[:count]
+        buffer[:count] = piece
+        buffer.release()
+        self._took(piece)
         protocol.buffer_updated(count)
 
     def _took(self, piece: bytes) -> None:
-        self._pipe_in.unread_bytes -= len(piece)
-        self._peer.taken(len(piece))
+        peer = self._peer
+        peer._pipe_out.unread_bytes -= len(piece)
+        if peer._writing_paused or peer._closing:
+            peer.taken()
 
     def _fail(self, error: Exception) -> None:
         self._fabric.loop.call_exception_handler(
@@ -330,6 +337,8 @@ class SimulatedTransport(asyncio.Transport):
         self.lose(error)
 
     def _pause_if_full(self) -> None:
+        if self._pipe_out.unread_bytes <= _KERNEL_BUFFER_BYTES:
+            return
         if not self._writing_paused and self.get_write_buffer_size() > self._high and self._protocol is not None:
             self._writing_paused = True
             self._protocol.pause_writing()

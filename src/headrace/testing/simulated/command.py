@@ -48,14 +48,21 @@ class Played:
 class Total:
     """All runs so far."""
 
+    #: The first seed that was not played; of those behind it some may have been, where there are several processes.
+    next_seed: int = 0
     began: float = field(default_factory=time.monotonic)
     runs: int = 0
     steps: int = 0
     virtual_s: float = 0.0
     coverage: dict[str, int] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
+    _ahead: set[int] = field(default_factory=set)
 
     def add(self, played: Played) -> None:
+        self._ahead.add(played.seed)
+        while self.next_seed in self._ahead:
+            self._ahead.remove(self.next_seed)
+            self.next_seed += 1
         self.runs += 1
         self.steps += played.steps
         self.virtual_s += played.virtual_s
@@ -125,7 +132,7 @@ def command(
         chosen = _kept(plan) if plan is not None else plan_for(seed or 0)
         _tell_one(play(chosen, is_traced=True), trace)
         return
-    total = Total()
+    total = Total(first)
     failed: list[int] = []
     wanted = seeds or (100 if minutes is None else 1 << 62)
     try:
@@ -144,7 +151,11 @@ def command(
     except Interrupted:
         # Hours may have been played by then.
         _end_progress()
-        print(f"Ended early, {count(len(failed))} failed of {total.line()}", flush=True)
+        print(f"Ended early, {count(len(failed))} failed of {total.line()}")
+        print(
+            f"All seeds from {first} to before {total.next_seed} were played: --first {total.next_seed} goes on there."
+        )
+        sys.stdout.flush()
         raise
     _end_progress()
     print(f"Nothing was broken: {total.line()}" if not failed else f"{len(failed)} failed of {total.line()}")

@@ -73,8 +73,8 @@ class MetadataPrefixes:
             self._check(broker)
 
     def _check(self, broker: Broker) -> None:
-        life, folded = self._folded.get(broker.node_id, (b"", Image()))
-        if life != broker.incarnation:
+        life, folded = self._folded.get(broker.node_id, (None, None))
+        if folded is None or life != broker.incarnation:
             folded = Image()
             self._folded[broker.node_id] = (broker.incarnation, folded)
         offset, end = broker.image.offset, len(self._log.records)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import logging
 import mmap
 import os
 import random
@@ -39,6 +40,8 @@ CPU_S_MAX = 0.25
 """Of one input; none is larger than 20 kB."""
 ROOM_BYTES = 96 * 1024 * 1024
 """How much more memory a process may take than it did when it began, whatever it is given."""
+LOG_ROOM_BYTES = 8 * ROOM_BYTES
+"""… where whole logs are among them: threads reserve more than they use."""
 STUCK_S = 120
 CORPUS_MAX = 200
 SEEN_BITS = 30
@@ -242,13 +245,14 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     raise TookTooLong
 
 
-def confine() -> None:
-    """From here on too much memory is a `MemoryError`, and too much CPU in one place ends the process."""
+def confine(room_bytes: int = ROOM_BYTES) -> None:
+    """From here on more memory is a `MemoryError`."""
     size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (size + ROOM_BYTES, resource.RLIM_INFINITY))
+    resource.setrlimit(resource.RLIMIT_AS, (size + room_bytes, resource.RLIM_INFINITY))
 
 
 def _not_stuck() -> None:
+    """One that is in no Python code, and so is not interrupted, ends when it has had so much CPU without a word."""
     resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time()) + STUCK_S, resource.RLIM_INFINITY))
 
 
@@ -270,14 +274,14 @@ def file_name(target: Target) -> str:
 def work(options: argparse.Namespace, part: int) -> None:
     """In a process of its own: every so often a line of JSON with what was tried since the last one."""
     signal.signal(signal.SIGPROF, _interrupt)
+    logging.lastResort = None  # what a log says of its damages is not to be read
     _not_stuck()
     base = "/dev/shm" if os.path.isdir("/dev/shm") else None
     with tempfile.TemporaryDirectory(dir=base) as directory, open(options.last, "r+b") as file:
         targets = all_targets(Path(directory) if "log" in options.kind else None, 1, options.kind)
         targets = with_corpus(targets, options.corpus)[part :: options.jobs]
         fuzzing = Fuzzing(targets, options.seed, mmap.mmap(file.fileno(), INPUT_BYTES_MAX))
-        if "log" not in options.kind:  # threads reserve more than they use
-            confine()
+        confine(LOG_ROOM_BYTES if "log" in options.kind else ROOM_BYTES)
         told = time.monotonic()
         for _ in fuzzing.rounds(options.seconds):
             if time.monotonic() - told > TOLD_EVERY_S / 4:

@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import os
 import random
-import shutil
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -372,33 +371,50 @@ def store() -> Iterator[Target]:
     yield Target("store", "current journal of a shared directory", [of_text(b"7\n"), of_text(b"0\n")], current)
 
 
+class _Kept:
+    """A directory and what is in it: it is so again when it was changed."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.files = {path.name: path.read_bytes() for path in directory.iterdir()}
+        self._stamps: dict[str, tuple[int, ...]] = {}
+
+    def restore(self) -> None:
+        found = {entry.name: entry for entry in os.scandir(self.directory)}
+        for name in found.keys() - self.files.keys():
+            os.unlink(found[name])
+        for name, data in self.files.items():
+            if name not in found or _stamp(found[name].stat()) != self._stamps.get(name):
+                path = self.directory / name
+                path.write_bytes(data)
+                self._stamps[name] = _stamp(path.stat())
+
+
+def _stamp(stat: os.stat_result) -> tuple[int, ...]:
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns
+
+
 def logs(directory: Path) -> Iterator[Target]:
     """Whole logs, of which one file is damaged: they open, or say why not; what is there can be read."""
     runtime = real_runtime()
-    numbers = itertools.count()
     for kind, name in golden.ALL:
         original = directory / f"{kind}-{name}"
         golden.copy_partition(kind, name, original)
-        names = sorted(path.name for path in (original / name).iterdir() if path.stat().st_size)
+        kept = _Kept(original / name)
+        names = sorted(name for name, data in kept.files.items() if data)
         for suffix in (".log", ".index", ".timeindex", ".txnindex", ".snapshot", "leader-epoch-checkpoint"):
             for file in [file for file in names if file.endswith(suffix)][:2]:
 
-                def decode(
-                    data: bytes, original: Path = original, kind: str = kind, name: str = name, file: str = file
-                ) -> None:
-                    copy = directory / f"{next(numbers)}"
-                    shutil.copytree(original, copy)
+                def decode(data: bytes, kept: _Kept = kept, kind: str = kind, file: str = file) -> None:
+                    kept.restore()
+                    (kept.directory / file).write_bytes(data)
+                    log = golden.open_log(runtime, kept.directory, kind)
                     try:
-                        (copy / name / file).write_bytes(data)
-                        log = golden.open_log(runtime, copy / name, kind)
-                        try:
-                            read_through(log)
-                        finally:
-                            log.close()
+                        read_through(log)
                     finally:
-                        shutil.rmtree(copy)
+                        log.close()
 
-                seed = (original / name / file).read_bytes()
+                seed = kept.files[file]
                 reseal = sealed_batches if suffix == ".log" else sealed_snapshot if suffix == ".snapshot" else None
                 yield Target("log", f"{kind} {name} {file}", [_of_file(suffix, seed)], decode, reseal)
 

@@ -6,7 +6,7 @@ takes what it is given or says in its own words what is wrong with it. Anything 
 input that shows it: another exception, a crash of the process, more CPU or memory than `CPU_S_MAX` and `ROOM_BYTES`.
 
 An input that was tried before is neither tried nor counted again. What was tried until now is said every half a minute,
-and when Ctrl-C ends it. `--corpus` has inputs that `guided` has found, to begin from.
+and when Ctrl-C or SIGTERM ends it. `--corpus` has inputs that `guided` has found, to begin from.
 """
 
 from __future__ import annotations
@@ -274,7 +274,7 @@ def file_name(target: Target) -> str:
 def work(options: argparse.Namespace, part: int) -> None:
     """In a process of its own: every so often a line of JSON with what was tried since the last one."""
     signal.signal(signal.SIGPROF, _interrupt)
-    logging.lastResort = None  # what a log says of its damages is not to be read
+    logging.getLogger().addHandler(logging.NullHandler())  # what a log says of its damages is not to be read
     _not_stuck()
     base = "/dev/shm" if os.path.isdir("/dev/shm") else None
     with tempfile.TemporaryDirectory(dir=base) as directory, open(options.last, "r+b") as file:
@@ -385,6 +385,7 @@ def main() -> int:
     if options.part is not None:
         work(options, options.part)
         return 0
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     print(f"commit {_commit()}, seed {options.seed}, kinds {' '.join(options.kind)}", flush=True)
     tally, findings = run(options)
     for line in tally.lines():

@@ -8,6 +8,7 @@ import os
 import random
 import struct
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +16,9 @@ from tests.log import golden
 from tests.records.legacy_messages import message, wrapper
 
 from headrace.assignors import decode_assignment, decode_subscription
+from headrace.assignors._group import Numbering
+from headrace.assignors._sticky_user_data import StickyUserDataReader
+from headrace.assignors.partition_list import TopicLayout
 from headrace.broker.dispatch import load_handlers
 from headrace.cluster.records import FeatureLevelRecord, MetadataRecord, TopicRecord
 from headrace.cluster.store import StoreMember, node_formats
@@ -26,6 +30,8 @@ from headrace.log.leader_epochs import LeaderEpochs
 from headrace.log.offset_index import DamagedIndexError, OffsetIndex
 from headrace.log.time_index import TimeIndex
 from headrace.log.validation import Origin, validate, writable
+from headrace.parallel.finished import decode_finished, encode_finished
+from headrace.parallel.letters import PART, pack, part_of, unpack
 from headrace.protocol import codec
 from headrace.protocol.codegen import decoder
 from headrace.protocol.stored import consumer_offsets, metadata_records, transaction_state
@@ -145,6 +151,42 @@ def stored(rng: random.Random) -> Iterator[Target]:
     ):
         shapes = [Shape([part for _, part in row], [kind for kind, _ in row]) for row in rows]
         yield Target("stored", f"a member's {name}", shapes, read)
+    yield from _notes()
+
+
+def _notes() -> Iterator[Target]:
+    """What clients leave for each other."""
+    layout = TopicLayout([f"t{n}" for n in range(12)], [3] * 12)
+    shapes = []
+    for count in (1, 3, 12):
+        rows = [(Kind.COUNT, struct.pack(">i", count))]
+        for number in range(count):
+            rows += [(Kind.TEXT_LENGTH, struct.pack(">h", len(f"t{number}"))), (Kind.CONTENT, b"t%d" % number)]
+            rows += [(Kind.COUNT, b"\0\0\0\1"), (Kind.INT32, b"\0\0\0\2")]
+        rows.append((Kind.INT32, b"\0\0\0\7"))
+        shapes.append(Shape([part for _, part in rows], [kind for kind, _ in rows]))
+    sticky = shapes[-1].data
+
+    def read_sticky(data: bytes) -> object:
+        reader = StickyUserDataReader(Numbering(layout))
+        reader.read(sticky)  # others are held against the first of their length
+        return reader.read(data)
+
+    yield Target("stored", "a sticky member's own", shapes, read_sticky)
+    intervals = ([(9, 12), (14, 15)], [(n, n + 1) for n in range(9, 99, 2)])
+    notes = [encode_finished(7, some)[0].encode() for some in intervals]
+
+    def read_note(data: bytes) -> object:
+        return decode_finished(7, data.decode("utf-8", "surrogateescape"))
+
+    yield Target("stored", "note of finished offsets", [*map(of_text, notes), *map(_whole, notes)], read_note)
+    letter = pack(b"key", b"value", [("h", b"x"), ("i", None)])
+    kinds = [Kind.BYTES_LENGTH, Kind.CONTENT] * 5 + [Kind.BYTES_LENGTH]
+    parts = [letter[start:end] for start, end in pairwise((0, 4, 7, 11, 16, 20, 21, 25, 26, 30, 31, 35))]
+    yield Target("stored", "letter in parts", [Shape(parts, kinds)], unpack, errors=(ValueError,))
+    parts = [b"1", b"/", b"3"]
+    shape = Shape(parts, [Kind.WORD, Kind.MARK, Kind.WORD])
+    yield Target("stored", "part of a letter", [shape], lambda data: part_of([(PART, data)]))
 
 
 _HEADER = (8, 4, 4, 1, 4, 2, 4, 8, 8, 8, 2, 4, 4)

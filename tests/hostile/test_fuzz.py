@@ -26,6 +26,7 @@ from headrace.log import meta_properties
 from headrace.log.checkpoints import DamagedCheckpointError, decode_offsets
 from headrace.log.leader_epochs import LeaderEpochs
 from headrace.log.meta_properties import DirectoryMismatchError
+from headrace.parallel.letters import PART, part_of
 from headrace.protocol import codec
 from headrace.protocol.codegen import decoder
 from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest
@@ -250,6 +251,22 @@ def test_an_offset_too_far_for_an_index_keeps_no_log_from_being_opened(kind: str
     assert log.end_offset > 2**33
     targets.read_through(log)
     log.close()
+
+
+@pytest.mark.parametrize("name", ["0000000000000000000².log", "0000000000000000000².snapshot"])
+def test_a_file_whose_name_only_looks_like_an_offset_is_left_alone(name: str, tmp_path: Path) -> None:
+    directory = golden.copy_partition("clean", "g-none-0", tmp_path)
+    (directory / name).write_bytes(b"")
+    log = golden.open_log(real_runtime(), directory, "clean")
+    targets.read_through(log)
+    log.close()
+    assert (directory / name).exists()
+
+
+@pytest.mark.parametrize("part", ["²/3", "1/²", "1/" + "9" * 5000, "1_0/20", "-1/3"])
+def test_a_letter_that_says_to_be_no_part_is_a_whole_one(part: str) -> None:
+    """Anybody may write to the topic of letters."""
+    assert part_of([(PART, part.encode())]) is None
 
 
 def test_the_scan_has_a_request_for_every_array_and_all_of_them_are_taken() -> None:

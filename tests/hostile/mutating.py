@@ -8,6 +8,8 @@ import zlib
 
 from crc32c import crc32c
 
+from headrace.records import Codec, compress
+
 INTERESTING = (0, 1, 0x7F, 0x80, 0xFF)
 NUMBERS = (-(2**31), -2, -1, 0, 1, 0x7FFF, 0x10000, 2**31 - 1)
 
@@ -41,8 +43,10 @@ def _change(data: bytearray, rng: random.Random) -> None:
         data[at] = rng.choice((*INTERESTING, data[at] ^ 1 << rng.randrange(8), rng.randrange(256)))
 
 
-def sealed_batches(raw: bytes) -> bytes:
+def sealed_batches(raw: bytes, bits: int = 1) -> bytes:
     """The batches of a log, each with the checksum of what it has now: so that more than the checksum is tried."""
+    if not bits & 7:
+        return raw
     data = bytearray(raw)
     at = 0
     while len(data) - at >= 61:
@@ -54,14 +58,66 @@ def sealed_batches(raw: bytes) -> bytes:
     return bytes(data)
 
 
-def sealed_snapshot(raw: bytes) -> bytes:
-    """A snapshot of producers with the right checksum."""
+def sealed_batch(raw: bytes, bits: int) -> bytes:
+    """One batch with the right length and checksum; its records are compressed if it says that they are.
+
+    One in eight keeps a wrong checksum, one a wrong length, one is not compressed.
+    """
+    if len(raw) < 61 or not bits & 7:
+        return raw
     data = bytearray(raw)
-    if len(data) >= 6:
-        struct.pack_into(">I", data, 2, crc32c(bytes(data[6:])))
+    codec = data[22] & 7
+    if 1 <= codec <= 4 and bits & 0x38:
+        data[61:] = compress(Codec(codec), raw[61:])
+    if bits & 0x1C0:
+        struct.pack_into(">i", data, 8, len(data) - 12)
+    struct.pack_into(">I", data, 17, crc32c(memoryview(data)[21:]))
     return bytes(data)
 
 
-def sealed_frames(raw: bytes) -> bytes:
-    """The first entry of a shared directory's journal, with the right length and checksum."""
-    return struct.pack(">II", len(raw) - 8, zlib.crc32(raw[8:])) + raw[8:] if len(raw) > 8 else raw
+def sealed_legacy(raw: bytes, bits: int) -> bytes:
+    """Messages of formats 0 and 1 with the right checksums; what a wrapper holds is compressed."""
+    if not bits & 7:
+        return raw
+    data = bytearray(raw)
+    value = 30 if len(data) > 16 and data[16] else 22
+    if len(data) > value + 4 and 1 <= data[17] & 7 <= 3 and data[value - 4 : value] == b"\xff" * 4 and bits & 0x38:
+        inner = data[value + 4 :]
+        if bits & 0x1C0:
+            _seal_legacy(inner, 0)
+        packed = compress(Codec(data[17] & 7), bytes(inner))
+        data[value:] = struct.pack(">i", len(packed)) + packed
+        struct.pack_into(">i", data, 8, len(data) - 12)
+    _seal_legacy(data, 0)
+    return bytes(data)
+
+
+def _seal_legacy(data: bytearray, at: int) -> None:
+    while len(data) - at >= 17:
+        end = at + 12 + int.from_bytes(data[at + 8 : at + 12], "big", signed=True)
+        if not at + 17 <= end <= len(data):
+            return
+        struct.pack_into(">I", data, at + 12, zlib.crc32(data[at + 16 : end]))
+        at = end
+
+
+def sealed_snapshot(raw: bytes, bits: int = 1) -> bytes:
+    """A snapshot of producers with the right checksum, and in half of all cases the right number of them."""
+    data = bytearray(raw)
+    if len(data) < 10 or not bits & 7:
+        return raw
+    if bits & 8:
+        struct.pack_into(">i", data, 6, (len(data) - 10) // 46)
+    struct.pack_into(">I", data, 2, crc32c(bytes(data[6:])))
+    return bytes(data)
+
+
+def sealed_frames(raw: bytes, bits: int = 1) -> bytes:
+    """The first entry of a shared directory's journal, with the right length and checksum; mostly also its JSON's."""
+    if len(raw) <= 12 or not bits & 7:
+        return raw
+    body = raw[8:]
+    if bits & 0x18:
+        end = body.rfind(b"}") + 1
+        body = struct.pack(">I", max(0, end - 4)) + body[4:]
+    return struct.pack(">II", len(body), zlib.crc32(body)) + body

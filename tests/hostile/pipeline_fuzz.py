@@ -4,8 +4,8 @@ Requests as clients sent them (tests/reference/behaviour), and made-up ones of e
 recording has, are mutated and sent to a simulated broker, on connections that end at any moment. Time is virtual, so
 what waits for a session to end takes no longer than the rest. Beside them an innocent client writes, reads and commits.
 A finding is a traceback or a defect in the broker's log, a step that keeps the event loop for long, an innocent that is
-not served, a lost record of it, or memory that is not given back when all connections are gone. Ctrl-C ends it, and
-what was tried until then is counted.
+not served, a lost record of it, or memory that is not given back when all connections are gone. What was tried until
+now is said every half a minute, and when Ctrl-C ends it.
 """
 
 from __future__ import annotations
@@ -67,6 +67,7 @@ TAKING_AWAY_EVERY = 6
 CPU_S_MAX = 1.0
 INNOCENT_EVERY = 50
 INPUTS_PER_BROKER = 1_000
+TOLD_EVERY_S = 30.0
 NAMES = {"t": "t", "t2": "u", "u": "u", "g": "g", "x": "x", "m1": "m-1", "m2": "m-2", "m3": "m-3", "host": "broker"}
 NUMBERS = {"pid": 1, "pid2": 2, "node": 0, "port": 9092, "sid": 1, "e1": 1}
 OTHERS = {
@@ -236,6 +237,13 @@ class Fuzzing:
         self.is_judged = True  # whether the innocent is to be served
         self.longest_s = 0.0
 
+    def told(self) -> str:
+        counts = self.counts
+        of_kinds = (
+            f"{len(counts)} of {len(seeds())} keys and versions, {min(counts.values(), default=0)} at least of each"
+        )
+        return f"{counts.total()} requests, {of_kinds}; {self.answered} connections answered"
+
     def broker_runs(self, inputs: int, kinds: list[tuple[int, int]]) -> None:
         """One broker, from its start to its end."""
         run_simulation(lambda simulation: self._main(simulation, inputs, kinds), self.random.randrange(1 << 30))
@@ -332,6 +340,7 @@ def fuzz(seed: int, inputs: int, cpu_s: float | None = None) -> tuple[Fuzzing, F
     kinds = list(seeds())
     logger, level = logging.getLogger(), logging.getLogger().level
     logger.addHandler(findings)
+    told = time.monotonic()
     try:
         while cpu_s is None or time.process_time() < cpu_s:
             fuzzing.brokers += 1
@@ -341,6 +350,9 @@ def fuzz(seed: int, inputs: int, cpu_s: float | None = None) -> tuple[Fuzzing, F
             chosen = sorted(of_broker, key=lambda kind: (fuzzing.counts[kind], fuzzing.random.random()))
             fuzzing.broker_runs(min(inputs, INPUTS_PER_BROKER), chosen[: max(40, len(chosen) // 4)])
             gc.collect()  # what was never awaited is said then
+            if time.monotonic() - told > TOLD_EVERY_S:
+                told = time.monotonic()
+                print(f"{time.process_time():.0f} s of CPU: {fuzzing.told()}", flush=True)
             inputs -= INPUTS_PER_BROKER
             if cpu_s is None and inputs <= 0:
                 break
@@ -360,9 +372,7 @@ def main() -> int:
     options = parser.parse_args()
     logging.getLogger("headrace").propagate = True
     fuzzing, findings = fuzz(options.seed, INPUTS_PER_BROKER, options.cpu_seconds)
-    counts = fuzzing.counts
-    of_kinds = f"{len(counts)} of {len(seeds())} keys and versions, {min(counts.values())} at least of each"
-    print(f"{sum(counts.values())} requests, {of_kinds}; {fuzzing.answered} connections answered")
+    print(f"seed {options.seed}, {time.process_time():.0f} s of CPU: {fuzzing.told()}")
     print(f"the longest step took {fuzzing.longest_s * 1e3:.0f} ms; {len(findings.found)} findings")
     return 1 if findings.found else 0
 

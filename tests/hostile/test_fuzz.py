@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import random
 import struct
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,11 @@ from headrace.cluster.image import InconsistentMetadataError
 from headrace.cluster.store import node_formats
 from headrace.cluster.store.directory_session import _frame
 from headrace.errors import ErrorCode
+from headrace.log import meta_properties
+from headrace.log.checkpoints import DamagedCheckpointError, decode_offsets
+from headrace.log.leader_epochs import LeaderEpochs
+from headrace.log.meta_properties import DirectoryMismatchError
+from headrace.parallel.letters import PART, part_of
 from headrace.protocol import codec
 from headrace.protocol.codegen import decoder
 from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest
@@ -36,18 +43,68 @@ from headrace.protocol.messages.write_txn_markers import (
 from headrace.runtime import real_runtime
 from headrace.testing import broker
 
-from . import elements, fuzz, pipeline_fuzz
+from . import elements, fuzz, pipeline_fuzz, targets
 from .mutating import mutated
 
 
 @pytest.mark.slow
 def test_every_request_and_file_survives_a_few_mutations() -> None:
-    rng = random.Random(7)
-    targets = [*fuzz.requests(rng), *fuzz.files()]
+    found = targets.all_targets(None, 7)
     served = sum(handler.high - handler.low + 1 for handler in load_handlers().values())
-    assert sum(target.kind == "request" for target in targets) == served
-    findings = [fuzz.tried(target, rng) for target in targets for _ in range(4 if target.kind == "request" else 60)]
-    assert [finding for finding in findings if finding is not None] == []
+    assert sum(target.kind == "request" for target in found) == served + 1  # and the header
+    fuzzing = fuzz.Fuzzing(found, seed=7)
+    for place in range(len(found)):
+        fuzzing.block(place, 0, 64)
+    assert fuzzing.findings == {}
+    tally = fuzzing.tally
+    assert min(tally.inputs.values()) > 10
+    assert tally.taken.total() > tally.inputs.total() / 5  # many get through to the end
+    assert tally.at_once.total() < tally.sampled.total() / 20  # and few are refused at once
+
+
+@pytest.mark.slow
+def test_what_messages_are_mutated_from_is_read_to_the_end() -> None:
+    for target in [*targets.requests(random.Random(3)), *targets.responses(random.Random(3))][:-1]:
+        for shape in target.shapes:
+            if target.errors is targets.MESSAGE_ERRORS:
+                assert target.decode(shape.data)[1] == len(shape.data), target.title  # type: ignore[index]
+
+
+def _bad(data: bytes) -> object:
+    if data.startswith(b"hang"):
+        while True:
+            pass
+    if data.startswith(b"much"):
+        return bytearray(1 << 30)
+    return {}[data] if data.startswith(b"other") else None
+
+
+@pytest.mark.parametrize(("data", "what"), [(b"hang", "CPU"), (b"other", "KeyError"), (b"much", "MemoryError")])
+def test_what_is_wrong_is_found(data: bytes, what: str) -> None:
+    """In a process of its own, which may take no more memory afterwards."""
+    program = (
+        "import signal; from tests.hostile import fuzz, targets, test_fuzz\n"
+        "target = targets.Target('file', 'bad', [], test_fuzz._bad)\n"
+        "fuzzing = fuzz.Fuzzing([target], 1); signal.signal(signal.SIGPROF, fuzz._interrupt); fuzz.confine()\n"
+        f"fuzzing._inputs = lambda *_: [b'good', {data!r}, b'good', b'good too']\n"
+        "fuzzing.block(0, 0, 4)\n"
+        "print(fuzzing.tally.inputs.total(), fuzzing.tally.again.total(), fuzzing.findings)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    if data != b"hang":  # after which the others of the block are not counted
+        assert done.stdout.startswith("3 1 {"), done.stdout  # the second of the same is neither tried nor counted
+    assert what in done.stdout
+    assert repr(data) in done.stdout
+
+
+@pytest.mark.slow
+def test_a_crash_is_told_with_the_input_that_made_it(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.hostile.fuzz", "--kind", "store", "--seconds", "1"]
+    environment = {**os.environ, "HEADRACE_FUZZ_CRASH": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, env=environment)
+    assert done.returncode == 1
+    assert "died of SIGABRT" in done.stdout
 
 
 @pytest.mark.slow
@@ -128,11 +185,53 @@ def test_nodes_of_a_store_that_others_wrote_are_said_to_be_so(data: bytes) -> No
             decode(data)
 
 
-@pytest.mark.parametrize("meta", [{"operations": [["create"]]}, {"operations": [1]}, {"tree": [[1, "x", 2, 3]]}, [1]])
+_MADE = ["create", "/a", 3, False, None]
+
+
+@pytest.mark.parametrize(
+    "meta",
+    [
+        {"operations": [["create"]]},
+        {"operations": [1]},
+        {"tree": [[1, "x", 2, 3]]},
+        [1],
+        {"operations": [_MADE]},  # of no session
+        {"session": "s", "operations": [_MADE, _MADE]},  # there is one already
+        {"session": "s", "operations": [["delete", 7, 0, -1, None]]},
+        {"operations": [_MADE], "tree": [["/", 0, 0, None]] * 2},  # data of the one, nodes of the other
+        {"expired": []},
+        {"tree": [["/a/b", 0, 0, None]]},
+    ],
+)
 def test_a_journal_with_other_entries_is_said_to_be_so(meta: object) -> None:
-    data = _frame(meta, [b"abc"])  # type: ignore[arg-type]  # which others may have written
+    data = _frame(meta, [b"abc"] * 2)  # type: ignore[arg-type]  # which others may have written
     with pytest.raises(InconsistentMetadataError):
-        fuzz.journal(data)
+        targets.journal(data)
+
+
+def test_a_journal_of_brackets_is_said_to_be_no_journal() -> None:
+    body = struct.pack(">I", 100_000) + b"[" * 100_000
+    with pytest.raises(InconsistentMetadataError):
+        targets.journal(struct.pack(">II", len(body), zlib.crc32(body)) + body)
+
+
+@pytest.mark.parametrize("data", [b"", b"x", b"1 2", b"9" * 5000])
+def test_a_directory_whose_current_journal_is_no_number_is_said_to_be_so(data: bytes) -> None:
+    with pytest.raises(InconsistentMetadataError):
+        targets.current(data)
+
+
+@pytest.mark.parametrize("number", ["²", "--5", "9" * 19, "9" * 5000, "1_0", "٣", "", "+1"])
+def test_a_number_in_a_checkpoint_that_is_none_or_does_not_fit_is_said_to_be_so(number: str) -> None:
+    """Python takes some of these for digits and then for no number; others fit no offset."""
+    for data in (f"0\n{number}\n", f"0\n1\nt {number} 3\n", f"0\n1\nt 0 {number}\n"):
+        with pytest.raises(DamagedCheckpointError):
+            decode_offsets(data.encode())
+    for data in (f"0\n{number}\n", f"0\n1\n{number} 3\n", f"0\n1\n3 {number}\n"):
+        with pytest.raises(DamagedCheckpointError):
+            LeaderEpochs.from_bytes(data.encode())
+    with pytest.raises(DirectoryMismatchError):
+        meta_properties.decode(f"cluster.id=c\nnode.id={number}\n".encode(), "meta.properties")
 
 
 @pytest.mark.parametrize("kind", golden.KINDS)
@@ -150,8 +249,24 @@ def test_an_offset_too_far_for_an_index_keeps_no_log_from_being_opened(kind: str
         index.unlink()
     log = golden.open_log(real_runtime(), directory, kind)
     assert log.end_offset > 2**33
-    fuzz.read_through(log)
+    targets.read_through(log)
     log.close()
+
+
+@pytest.mark.parametrize("name", ["0000000000000000000².log", "0000000000000000000².snapshot"])
+def test_a_file_whose_name_only_looks_like_an_offset_is_left_alone(name: str, tmp_path: Path) -> None:
+    directory = golden.copy_partition("clean", "g-none-0", tmp_path)
+    (directory / name).write_bytes(b"")
+    log = golden.open_log(real_runtime(), directory, "clean")
+    targets.read_through(log)
+    log.close()
+    assert (directory / name).exists()
+
+
+@pytest.mark.parametrize("part", ["²/3", "1/²", "1/" + "9" * 5000, "1_0/20", "-1/3"])
+def test_a_letter_that_says_to_be_no_part_is_a_whole_one(part: str) -> None:
+    """Anybody may write to the topic of letters."""
+    assert part_of([(PART, part.encode())]) is None
 
 
 def test_the_scan_has_a_request_for_every_array_and_all_of_them_are_taken() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from headrace.errors import HeadraceError
@@ -14,10 +15,18 @@ LOG_START = "log-start-offset-checkpoint"
 CLEANER = "cleaner-offset-checkpoint"
 
 _VERSION = "0"
+_NUMBER = re.compile("-?[0-9]{1,19}")
 
 
 class DamagedCheckpointError(HeadraceError):
     """A checkpoint that cannot be read; what it says is found out from the logs instead."""
+
+
+def parse_number(text: str, bits: int = 64) -> int:
+    """A signed number of so many bits. Python takes more for digits (²), and ten thousand of them for no number."""
+    if _NUMBER.fullmatch(text) is None or not -(1 << bits - 1) <= (number := int(text)) < 1 << bits - 1:
+        raise DamagedCheckpointError(f"not a number of {bits} bits: {text[:40]!r}")
+    return number
 
 
 def parse_lines(data: bytes) -> list[str]:
@@ -26,11 +35,12 @@ def parse_lines(data: bytes) -> list[str]:
         lines = data.decode("utf-8").splitlines()
     except UnicodeDecodeError as error:
         raise DamagedCheckpointError(f"not text: {error}") from None
-    if len(lines) < 2 or lines[0].strip() != _VERSION or not lines[1].strip().isdigit():
+    if len(lines) < 2 or lines[0].strip() != _VERSION:
         raise DamagedCheckpointError("its first two lines are not version 0 and a count")
+    count = parse_number(lines[1].strip(), 32)
     entries = [line.strip() for line in lines[2:] if line.strip()]
-    if len(entries) != int(lines[1]):
-        raise DamagedCheckpointError(f"it has {len(entries)} entries but says {lines[1].strip()}")
+    if len(entries) != count:
+        raise DamagedCheckpointError(f"it has {len(entries)} entries but says {count}")
     return entries
 
 
@@ -43,9 +53,9 @@ def decode_offsets(data: bytes) -> dict[TopicPartition, int]:
     offsets = {}
     for line in parse_lines(data):
         fields = line.rsplit(" ", 2)
-        if len(fields) != 3 or not fields[1].isdigit() or not fields[2].lstrip("-").isdigit():
-            raise DamagedCheckpointError(f"not a topic, a partition and an offset: {line!r}")
-        offsets[TopicPartition(fields[0], int(fields[1]))] = int(fields[2])
+        if len(fields) != 3 or fields[1].startswith("-"):
+            raise DamagedCheckpointError(f"not a topic, a partition and an offset: {line[:300]!r}")
+        offsets[TopicPartition(fields[0], parse_number(fields[1], 32))] = parse_number(fields[2])
     return offsets
 
 

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from itertools import pairwise
 from typing import NamedTuple
 
-from headrace.log.checkpoints import DamagedCheckpointError, parse_lines
+from headrace.log.checkpoints import DamagedCheckpointError, parse_lines, parse_number
 
 FILE_NAME = "leader-epoch-checkpoint"
 UNDEFINED = -1
@@ -109,9 +109,9 @@ class LeaderEpochs:
         entries = []
         for line in parse_lines(data):
             epoch, _, start = line.partition(" ")
-            if not (epoch.isdigit() and start.isdigit()):
-                raise DamagedCheckpointError(f"not an epoch and an offset: {line!r}")
-            entries.append(EpochStart(int(epoch), int(start)))
+            if line.startswith("-") or start.startswith("-"):
+                raise DamagedCheckpointError(f"not an epoch and an offset: {line[:300]!r}")
+            entries.append(EpochStart(parse_number(epoch, 32), parse_number(start)))
         for first, second in pairwise(entries):
             if second.epoch <= first.epoch or second.start_offset < first.start_offset:
                 raise DamagedCheckpointError(

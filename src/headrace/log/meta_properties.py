@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from headrace.config import ConfigError, format_properties, parse_properties
 from headrace.errors import HeadraceError
+from headrace.log.checkpoints import DamagedCheckpointError, parse_number
 from headrace.runtime import Disk, FileMissingError
 
 FILE_NAME = "meta.properties"
@@ -40,9 +41,13 @@ def decode(data: bytes, path: str) -> MetaProperties:
         ) from None
     node_id = values.get("node.id", values.get("broker.id", ""))
     cluster_id = values.get("cluster.id", "")
-    if not cluster_id or not node_id.lstrip("-").isdigit():
+    try:
+        number = parse_number(node_id, 32) if cluster_id else None
+    except DamagedCheckpointError:
+        number = None
+    if number is None:
         raise DirectoryMismatchError(f"{path} names no cluster.id and node.id; restore it, or use an empty directory")
-    return MetaProperties(cluster_id, int(node_id), values.get("directory.id"))
+    return MetaProperties(cluster_id, number, values.get("directory.id"))
 
 
 def read(disk: Disk, directory: str) -> MetaProperties | None:

@@ -220,7 +220,7 @@ class LogLoader:
     def _open_segments(self, names: list[str]) -> None:
         logs = {name.removesuffix(LOG) for name in names if name.endswith(LOG) and _is_segment_file(name)}
         for name in names:
-            if name.endswith(snapshots.SUFFIX) and name[:_DIGITS].isdigit():
+            if name.endswith(snapshots.SUFFIX) and _is_offset(name[:_DIGITS]):
                 self._snapshots.offsets.append(int(name[:_DIGITS]))
             elif _is_segment_file(name) and name[:_DIGITS] not in logs:
                 self._remove(name)
@@ -439,4 +439,9 @@ class LogLoader:
 
 
 def _is_segment_file(name: str) -> bool:
-    return name[:_DIGITS].isdigit() and name[_DIGITS:] in SUFFIXES
+    return _is_offset(name[:_DIGITS]) and name[_DIGITS:] in SUFFIXES
+
+
+def _is_offset(digits: str) -> bool:
+    """Others count as digits, too (²), but make no number."""
+    return digits.isascii() and digits.isdigit()

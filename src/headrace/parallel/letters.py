@@ -7,6 +7,7 @@ and its number. Whoever reads dead letters puts them together again.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Sequence
 from typing import Any
@@ -29,6 +30,8 @@ TOO_LARGE = (MessageTooLargeError, RecordListTooLargeError)
 PART_BYTES_MAX = 512 * 1024
 PART_BYTES_MIN = 1024
 _LENGTH = struct.Struct(">i")
+# Anybody may write to the topic of letters: not all that counts as digits makes a number.
+_COUNT = re.compile("[0-9]{1,9}")
 
 Message = tuple[str, bytes | None, bytes | None, list[Header]]
 """Topic, value, key, headers."""
@@ -67,7 +70,7 @@ def smaller(outgoing: Outgoing) -> int:
 def part_of(headers: Sequence[Header]) -> tuple[int, int] | None:
     """Which part of how many a record is; None: it is a whole letter."""
     number, _, count = (header(headers, PART) or "").partition("/")
-    if number.isdigit() and count.isdigit() and 1 <= int(number) <= int(count):
+    if _COUNT.fullmatch(number) and _COUNT.fullmatch(count) and 1 <= int(number) <= int(count):
         return int(number), int(count)
     return None
 

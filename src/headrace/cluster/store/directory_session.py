@@ -120,7 +120,7 @@ class SharedTree:
             finally:
                 file.close()
             for meta, blobs, length in _frames(data):
-                change = self._replay(meta, blobs)
+                change = self._replay(path, meta, blobs)
                 touched.nodes |= change.nodes
                 touched.parents |= change.parents
                 self._position += length
@@ -128,17 +128,32 @@ class SharedTree:
 
     def _current(self) -> int:
         try:
-            return int(self._disk.read_file(self._current_path))
+            data = self._disk.read_file(self._current_path)
         except FileMissingError:
             return 0
+        with reading(self._current_path):
+            return int(data)
 
-    def _replay(self, meta: dict[str, Any], blobs: Iterator[bytes]) -> Touched:
+    def _replay(self, path: str, meta: dict[str, Any], blobs: Iterator[bytes]) -> Touched:
+        """Make one change that is written down. One that does not fit is nobody's who reads it now."""
+        try:
+            with reading(path):
+                return self._replayed(meta, blobs)
+        except (NodeError, InconsistentMetadataError) as error:
+            self._generation = -1  # the tree may have a part of it
+            if isinstance(error, NodeError):
+                raise InconsistentMetadataError(f"{path}: a change does not fit those before it ({error})") from error
+            raise
+
+    def _replayed(self, meta: dict[str, Any], blobs: Iterator[bytes]) -> Touched:
         if "expired" in meta:
             self.expired[meta["expired"]] = None
             return self.tree.expire(meta["expired"])
         if "tree" in meta:
             self.expired.update(dict.fromkeys(meta.get("over", ())))
-            self.tree.replace({path: TreeNode(next(blobs), version, owner) for path, _, version, owner in meta["tree"]})
+            self.tree.replace(
+                {path: TreeNode(_next(blobs), version, owner) for path, _, version, owner in meta["tree"]}
+            )
             return Touched()
         return self.tree.apply(meta["session"], [_operation(row, blobs) for row in meta["operations"]])
 
@@ -247,6 +262,12 @@ def _blobs(payload: bytes, position: int, sizes: list[int]) -> Iterator[bytes]:
         position += size
 
 
+def _next(blobs: Iterator[bytes]) -> bytes:
+    for blob in blobs:
+        return blob
+    raise ValueError("there are more nodes than data of nodes")
+
+
 def _row(operation: Operation) -> tuple[list[Any], bytes]:
     """An operation without its data. The third entry from the end is the data's size."""
     match operation:
@@ -263,7 +284,7 @@ def _row(operation: Operation) -> tuple[list[Any], bytes]:
 def _operation(row: list[Any], blobs: Iterator[bytes]) -> Operation:
     with reading("the journal of the directory"):
         kind, path, _, extra, _ = row
-    data = next(blobs)
+        data = _next(blobs)
     if kind == "create":
         return Create(path, data, extra)
     if kind == "write":

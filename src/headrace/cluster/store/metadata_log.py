@@ -39,6 +39,7 @@ END_FILE_NAME: Final = "headrace.end-offset"
 DECISION_BYTES_MAX: Final = 64 * 1024 * 1024
 SNAPSHOT_AFTER_BYTES: Final = 20 * 1024 * 1024
 _READ_BYTES: Final = 4 * 1024 * 1024
+_DIGITS_MAX: Final = 19
 _SNAPSHOT_NAME: Final = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint")
 
 _CONFIG: Final = LogConfig(
@@ -229,7 +230,7 @@ def _noted_end(disk: Disk, directory: str) -> int:
         text = disk.read_file(os.path.join(directory, END_FILE_NAME)).strip()
     except FileMissingError:
         return 0
-    return int(text) if text.isdigit() else 0
+    return int(text) if text.isdigit() and len(text) <= _DIGITS_MAX else 0
 
 
 def _latest_snapshot(disk: Disk, directory: str) -> MetadataSnapshot:

@@ -147,7 +147,7 @@ def reading(path: str) -> Iterator[None]:
     """Whatever cannot be made of what is stored there is said of the place, not of a key or a number."""
     try:
         yield
-    except (LookupError, TypeError, ValueError, OverflowError, AttributeError, struct.error) as error:
+    except (LookupError, TypeError, ValueError, OverflowError, AttributeError, RecursionError, struct.error) as error:
         raise InconsistentMetadataError(
             f"{path}: it does not hold what this version writes there ({error!r}); is it another program's?"
         ) from error

@@ -26,6 +26,7 @@ from headrace.cluster.store.node_formats import (
     encode_election,
     encode_member,
     encode_seat,
+    reading,
 )
 from headrace.cluster.store.node_link import NodeLink
 from headrace.cluster.store.node_log import SNAPSHOT_AFTER_BYTES, SNAPSHOT_AFTER_NODES, NodeLog, Won
@@ -99,7 +100,8 @@ class NodeStore:
             node = await self._link.read(lambda session: session.get(NUMBERS))
             if node is None:
                 raise self._emptied(NUMBERS)
-            given = int(node.data) + 1
+            with reading(f"{self._link.where}{NUMBERS}"):
+                given = int(node.data) + 1
             try:
                 await self._link.change([Write(NUMBERS, b"%d" % given, node.version)])
                 return above + given

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import heapq
 import random
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Union
+from typing import TypeVar, Union
+
+K = TypeVar("K", bound=Hashable)
 
 SECTOR = 512
 PAGE = 4096
@@ -120,14 +124,68 @@ class Renaming:
     def places(self) -> set[tuple[int, str]]:
         return {(id(place[0]), place[1]) for place in (self.source, self.target) if place is not None}
 
-    def touches(self, directory: DirectoryNode) -> bool:
-        return any(place is not None and place[0] is directory for place in (self.source, self.target))
-
     def persist(self) -> None:
         if self.source is not None:
             self.source[0].durable.pop(self.source[1], None)
         if self.target is not None:
             self.target[0].durable[self.target[1]] = self.node
+
+
+class NameJournal:
+    """Changes of names that no sync of a directory has made durable, in order, found by directory and by name."""
+
+    def __init__(self) -> None:
+        self._changes: dict[int, Renaming] = {}
+        self._count = 0
+        # The changes of each directory, and of each of its names.
+        self._by_directory: dict[int, set[int]] = {}
+        self._by_place: dict[tuple[int, str], set[int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._changes)
+
+    def __iter__(self) -> Iterator[Renaming]:
+        return iter(self._changes.values())
+
+    def append(self, change: Renaming) -> None:
+        number, self._count = self._count, self._count + 1
+        self._changes[number] = change
+        for place in change.places():
+            self._by_directory.setdefault(place[0], set()).add(number)
+            self._by_place.setdefault(place, set()).add(number)
+
+    def take(self, directory: DirectoryNode) -> list[Renaming]:
+        """Remove the changes that touch a directory, and those that happened before to the same names; in order."""
+        waiting = [-number for number in self._by_directory.get(id(directory), ())]
+        heapq.heapify(waiting)
+        taken: dict[int, Renaming] = {}
+        while waiting:
+            number = -heapq.heappop(waiting)
+            if number in taken:
+                continue
+            change = taken[number] = self._changes.pop(number)
+            for place in change.places():
+                for earlier in self._by_place[place]:
+                    if earlier < number:
+                        heapq.heappush(waiting, -earlier)
+        for number, change in taken.items():
+            for place in change.places():
+                _discard(self._by_directory, place[0], number)
+                _discard(self._by_place, place, number)
+        return [change for _, change in sorted(taken.items())]
+
+    def clear(self) -> None:
+        self._changes.clear()
+        self._by_directory.clear()
+        self._by_place.clear()
+
+
+def _discard(index: dict[K, set[int]], key: K, number: int) -> None:
+    found = index.get(key)
+    if found is not None:
+        found.discard(number)
+        if not found:
+            del index[key]
 
 
 class Storage:
@@ -138,7 +196,7 @@ class Storage:
         self.capacity_bytes = capacity_bytes
         self.used_bytes = 0
         self.root = DirectoryNode()
-        self._journal: list[Renaming] = []  # changes of names that no sync_dir has made durable
+        self._journal = NameJournal()
 
     def change_name(self, change: Renaming) -> None:
         if change.source is not None:
@@ -149,18 +207,8 @@ class Storage:
 
     def sync_directory(self, directory: DirectoryNode) -> None:
         """Persist the changes that touch `directory`, and those that happened before to the same names."""
-        needed: set[tuple[int, str]] = set()
-        persisted: list[Renaming] = []
-        left: list[Renaming] = []
-        for change in reversed(self._journal):
-            if change.touches(directory) or needed & change.places():
-                needed |= change.places()
-                persisted.append(change)
-            else:
-                left.append(change)
-        for change in reversed(persisted):
+        for change in self._journal.take(directory):
             change.persist()
-        self._journal = left[::-1]
 
     def crash(self, model: CrashModel) -> None:
         """Power loss: from here on there is only what was durable, and what luck made durable."""
@@ -175,7 +223,7 @@ class Storage:
 
     def _lucky(self, model: CrashModel) -> list[Renaming]:
         if model is CrashModel.ORDERED:
-            return self._journal[: self.rng.randint(0, len(self._journal))]
+            return list(self._journal)[: self.rng.randint(0, len(self._journal))]
         kept: list[Renaming] = []
         lost: set[tuple[int, str]] = set()
         chance = self.rng.choice((0.0, 0.5, 0.9, 1.0))

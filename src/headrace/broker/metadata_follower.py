@@ -21,8 +21,10 @@ from headrace.cluster.image import Image
 from headrace.cluster.records import MetadataRecord
 from headrace.cluster.store import Reading, SessionLostError, Store, StoreError, fold
 from headrace.errors import HeadraceError
+from headrace.log import Log
 from headrace.runtime import Runtime
 from headrace.runtime.letting_go import let_go
+from headrace.topics import TopicPartition
 
 if TYPE_CHECKING:
     from headrace.broker.metadata_fetcher import MetadataFetcher
@@ -253,6 +255,12 @@ class MetadataFollower:
                     follower(changes)
                 except Exception:
                     log.exception("a change of the metadata was not followed, by a defect: please report it")
+
+    async def open_logs(self, logs: dict[TopicPartition, Log], missing_ids: list[str]) -> None:
+        """Let the logs that were found at start agree with the image. What comes meanwhile is followed after that: it
+        would find some that are not served yet, and have them made a second time."""
+        async with self._lock:
+            await self._replicas.open_all(self.image, logs, missing_ids)
 
     async def make_waiting(self) -> None:
         """Make the logs for which there were no descriptors, if there are now."""

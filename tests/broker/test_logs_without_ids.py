@@ -1,0 +1,61 @@
+"""Logs whose topic's id is lost with a crash: they get it again before anything else is done with them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from headrace.broker.replicas import Replicas
+
+from .several import SeveralBrokers, create, run_several
+
+DAMAGED, TOPIC, PARTITIONS = 2, "t", 6
+
+
+def test_a_log_without_an_id_is_fetched_by_its_id_though_its_leader_changes_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main(cluster: SeveralBrokers) -> None:
+        assert await create(cluster, 1, TOPIC, PARTITIONS, replicas=3) == 0
+        states = cluster.running(1).image.topics
+
+        def in_sync(count: int) -> bool:
+            return all(len(state.isr) == count for state in states[TOPIC].partitions)
+
+        await cluster.until(lambda: TOPIC in states and in_sync(3))
+        damaged = cluster.brokers[DAMAGED]
+        damaged.kill()
+        await cluster.until(lambda: in_sync(2))
+        disk = damaged.host.restart().disk
+        for partition in range(PARTITIONS):
+            disk.open(f"/data/one/{TOPIC}-{partition}/partition.metadata").pwrite(0, b"torn")
+
+        # Its disk takes long, and leaders change.
+        identifying = asyncio.Event()
+        change = Replicas.change_directories
+
+        def change_slowly(replicas: Replicas, what: Callable[..., Any], *arguments: Any) -> Any:
+            if what.__name__ != "identify":
+                return change(replicas, what, *arguments)
+
+            async def later() -> Any:
+                identifying.set()
+                await asyncio.sleep(1.0)
+                return await change(replicas, what, *arguments)
+
+            return asyncio.ensure_future(later())
+
+        monkeypatch.setattr(Replicas, "change_directories", change_slowly)
+        starting = asyncio.ensure_future(damaged.start())
+        await identifying.wait()
+        await cluster.brokers[3].stop()
+        await starting
+        await cluster.brokers[3].start()
+        await cluster.until(lambda: in_sync(3), 60.0)
+        for partition in cluster.running(DAMAGED).replicas.partitions.values():
+            assert partition.log.topic_id is not None
+
+    run_several(main)

@@ -133,6 +133,14 @@ def test_nothing_is_written_behind_bytes_that_readers_do_not_know() -> None:
     check_refused(host, log, lambda log: log.append(batch(), EPOCH), "bytes are noted, but readers are told of")
 
 
+def test_nothing_is_written_at_an_offset_that_producers_have_had() -> None:
+    """A view that was lost: what came last is in no view, but its producer is noted."""
+    host = make_host()
+    log = filled(host)
+    log.producers.end_offset += 1
+    check_refused(host, log, lambda log: log.append(batch(), EPOCH), "known up to 5, but readers are told of 4")
+
+
 @pytest.mark.parametrize(
     ("changes", "match"),
     [

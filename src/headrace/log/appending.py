@@ -94,7 +94,12 @@ class AppendableLog(LogState):
         written: AppendedBatch = _new_tuple(
             AppendedBatch, (header, base_offset, size, max_timestamp_ms, leader_epoch, marker)
         )
-        if leader_epoch < view.epochs.latest or active.size != view.size or last_offset < base_offset:
+        if (
+            leader_epoch < view.epochs.latest
+            or active.size != view.size
+            or last_offset < base_offset
+            or self.producers.end_offset != base_offset
+        ):
             self._check_append(written, last_offset + 1)
         try:
             rolled = active.full_for(size, last_offset, max_timestamp_ms, now_ms, config)
@@ -219,7 +224,7 @@ class AppendableLog(LogState):
 
     def _check_append(self, first: AppendedBatch, end_offset: int) -> None:
         """Before batches are written: whether they follow what is there. `append` asks where that is not plain."""
-        wrong = append_fault(self.view, first, end_offset, self.files.active.size)
+        wrong = append_fault(self.view, first, end_offset, self.files.active.size, self.producers.end_offset)
         if wrong is not None:
             raise self._broken("append", wrong)
 

@@ -78,11 +78,14 @@ def step_fault(before: View, after: View) -> str | None:
     return None
 
 
-def append_fault(view: View, first: AppendedBatch, end_offset: int, active_bytes: int) -> str | None:
-    """What is wrong with batches as those that follow a view, whose active segment has so many bytes: the first of
-    them, and where they end. That they follow one another is seen to where they are put together."""
+def append_fault(view: View, first: AppendedBatch, end_offset: int, active_bytes: int, known_end: int) -> str | None:
+    """What is wrong with batches as those that follow a view, whose active segment has so many bytes, and whose
+    producers are known up to `known_end`: the first of them, and where they end. That they follow one another is seen
+    to where they are put together."""
     if active_bytes != view.size:
         return f"{active_bytes} bytes are noted, but readers are told of {view.size}"
+    if known_end != view.end_offset:
+        return f"producers are known up to {known_end}, but readers are told of {view.end_offset}"
     if first.base_offset < view.end_offset:
         return f"a batch has offset {first.base_offset}, but the log ends at {view.end_offset}"
     if 0 <= first.leader_epoch < view.epochs.latest:

@@ -60,6 +60,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def __init__(self, acceptor: Acceptor, listener: str) -> None:
         self.acceptor = acceptor
+        self._now = acceptor.now
         self.pipeline = acceptor.broker.pipeline
         self.listener = listener
         self.principal = ANONYMOUS
@@ -136,10 +137,10 @@ class ServerConnection(asyncio.BufferedProtocol):
         return buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        now = self.last_progress = self.acceptor.now()
+        now = self.last_progress = self._now()
         frame = None
-        is_free = not self._frames and self._handling is None and not self._in_line
-        if is_free and not self._reading_paused and self._may_handle():
+        is_free = self._handling is None and not (self._frames or self._in_line or self._reading_paused)
+        if is_free and self._may_handle():
             frame = self._reader.only_frame(nbytes)
             if frame is not None:
                 self.frame_began = now
@@ -264,7 +265,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         route, answer = found
         self.has_been_valid = True
         if answer is not PUT_OFF:
-            self._send_at_once(route, answer, len(frame), arrived, began, self.acceptor.now())
+            self._send_at_once(route, answer, len(frame), arrived, began, self._now())
         return True
 
     def _send_at_once(
@@ -272,9 +273,9 @@ class ServerConnection(asyncio.BufferedProtocol):
     ) -> None:
         outbox = self._outbox
         assert outbox is not None
-        outbox.send_one(answer)
-        sent = self.last_progress = self.acceptor.now()
-        if outbox.is_empty:
+        is_sent = outbox.send_one(answer)
+        sent = self.last_progress = self._now()
+        if is_sent:
             route.metrics.add_at_once(frame_bytes, len(answer), began - arrived, ran - began, sent - ran)
         else:
             self._sending = RequestContext(route, 0, None, self, frame_bytes, began, began - arrived)
@@ -367,7 +368,8 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def _has_room_for_answer(self) -> bool:
         """Whether the client has read all that it was answered."""
-        if self._outbox is None or not self._outbox.is_empty:
+        outbox = self._outbox
+        if outbox is None or not outbox.is_empty:
             return False
         if self._sending is not None:
             self.pipeline.sent(self._sending, self.acceptor.now())
@@ -375,9 +377,10 @@ class ServerConnection(asyncio.BufferedProtocol):
         return True
 
     def _may_handle(self) -> bool:
-        if not self._has_room_for_answer():
+        outbox, transport = self._outbox, self._transport
+        # As in `_has_room_for_answer`, which is asked where there is something to be done.
+        if outbox is None or not outbox.is_empty or (self._sending is not None and not self._has_room_for_answer()):
             return False
-        transport = self._transport
         # Nothing is begun for a client that is gone, also if nobody has been told yet.
         return self.acceptor.is_open and transport is not None and self._resting is None and not transport.is_closing()
 

@@ -72,6 +72,7 @@ class FrameReader:
     __slots__ = (
         "_check_growth",
         "_check_size",
+        "_checked_size",
         "_chunk",
         "_chunk_view",
         "_filled",
@@ -100,6 +101,7 @@ class FrameReader:
         """With `frames_max` no more are cut at a time: `more()` gives the next ones, before anything else is read."""
         self._check_size = check_size
         self._check_growth = check_growth
+        self._checked_size = 0  # of the last frame that was alone: most are followed by others of their size
         self._chunk = bytearray(chunk_bytes)
         self._chunk_view = memoryview(self._chunk)
         self._filled = 0
@@ -146,7 +148,8 @@ class FrameReader:
         """Where the next bytes go."""
         view = self._frame_view
         if view is None:
-            return self._chunk_view[self._filled :]
+            filled = self._filled
+            return self._chunk_view[filled:] if filled else self._chunk_view
         if self._frame_filled == len(view):
             view = self._grow(view)
         # A client reads its answers for itself alone.
@@ -180,10 +183,12 @@ class FrameReader:
         size = nbytes - 4
         if _LENGTH.unpack_from(self._chunk)[0] != size:
             return None
-        try:
-            self._check_size(size)
-        except FrameRefusedError:
-            return None
+        if size != self._checked_size:
+            try:
+                self._check_size(size)
+            except FrameRefusedError:
+                return None
+            self._checked_size = size
         return self._chunk_view[4:nbytes]
 
     def recycle(self, frame: memoryview) -> None:

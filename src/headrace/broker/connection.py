@@ -20,7 +20,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from headrace.broker.costly_requests import COSTLY_FROM_BYTES, SLOW_S, TURN_S, api_key_of
-from headrace.broker.dispatch import ANONYMOUS, PUT_OFF, CloseConnectionError, Pending, RequestContext
+from headrace.broker.dispatch import ANONYMOUS, PUT_OFF, CloseConnectionError, InLine, Pending, RequestContext
 from headrace.net.frames import CHUNK_BYTES, FrameReader, FrameRefusedError
 from headrace.net.frames import LENGTH_BYTES as FRAME_LENGTH_BYTES
 from headrace.net.outbox import Outbox, Part
@@ -30,6 +30,7 @@ from headrace.runtime import DiskError, FileMissingError
 if TYPE_CHECKING:
     from headrace.broker.acceptor import Acceptor
     from headrace.broker.pipeline import Route
+    from headrace.broker.produce_at_once import KnownProduce
     from headrace.broker.replication.commits import CommitWait
     from headrace.topics import TopicPartition
 
@@ -41,18 +42,6 @@ REQUESTS_PER_TURN = 32
 IN_LINE_MAX = 128
 _NOTHING = memoryview(b"")
 _PRODUCE = b"\0\0"
-
-
-class _InLine:
-    """A request that is done, or comes behind such a one: its answer is sent when those before it have been."""
-
-    __slots__ = ("context", "done", "response")
-
-    def __init__(self, context: RequestContext) -> None:
-        self.context = context
-        self.response: Any = None
-        #: When the response was there.
-        self.done: float | None = None
 
 
 class ServerConnection(asyncio.BufferedProtocol):
@@ -75,7 +64,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             acceptor.check_size, self._check_growth, spares=acceptor.spares, frames_max=REQUESTS_PER_TURN
         )
         self._frames: deque[memoryview] = deque()
-        self._in_line: deque[_InLine] = deque()
+        self._in_line: deque[InLine] = deque()
         #: What it wrote last to partitions and is not on all replicas yet.
         self.uncommitted: dict[TopicPartition, CommitWait] = {}
         self._task: asyncio.Task[None] | None = None
@@ -90,6 +79,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._arriving_bytes = 0
         #: A request lies in the reader's buffer until the turn ends.
         self.is_put_off = False
+        #: What its small produces have in common.
+        self.known_produce: KnownProduce | None = None
         # Of transports that are read together with others.
         self._at_turn_end: Callable[[Callable[[], None]], bool] | None = None
         #: What its costly requests have cost of the loop's time; None before the first.
@@ -138,16 +129,20 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         now = self.last_progress = self._now()
-        frame = None
+        was_tried = False
         is_free = self._handling is None and not (self._frames or self._in_line or self._reading_paused)
-        if is_free and self._may_handle():
-            frame = self._reader.only_frame(nbytes)
-            if frame is not None:
-                self.frame_began = now
-                # Who fills its buffer is read again in this turn, into the same place.
-                if self._answer_at_once(frame, now, now, may_put_off=nbytes < CHUNK_BYTES):
-                    return
-        self._take_in(nbytes, now, was_tried=frame is not None)
+        reader = self._reader
+        if is_free and reader.is_only_frame(nbytes) and self._may_handle():
+            self.frame_began = now
+            # Who fills its buffer is read again in this turn, into the same place.
+            may_put_off = nbytes < CHUNK_BYTES
+            if may_put_off and self.known_produce is not None and self.known_produce.put_off(self, reader, nbytes):
+                return
+            frame = reader.chunk_view[FRAME_LENGTH_BYTES:nbytes]
+            if self._answer_at_once(frame, now, now, may_put_off=may_put_off):
+                return
+            was_tried = True
+        self._take_in(nbytes, now, was_tried=was_tried)
 
     def _take_in(self, nbytes: int, now: float, *, was_tried: bool) -> None:
         """Cut frames out of what has come, and handle them; `was_tried` as in `_handle_next`."""
@@ -278,23 +273,37 @@ class ServerConnection(asyncio.BufferedProtocol):
         if is_sent:
             route.metrics.add_at_once(frame_bytes, len(answer), began - arrived, ran - began, sent - ran)
         else:
-            self._sending = RequestContext(route, 0, None, self, frame_bytes, began, began - arrived)
-            self._sending.ran = self._sending.done = ran
-            route.metrics.response_bytes += len(answer)
+            self._is_sending(route, len(answer), frame_bytes, arrived, began, ran)
+
+    def _is_sending(
+        self, route: Route, answer_bytes: int, frame_bytes: int, arrived: float, began: float, ran: float
+    ) -> None:
+        """The kernel has not all of an answer: the request is counted when it has."""
+        self._sending = RequestContext(route, 0, None, self, frame_bytes, began, began - arrived)
+        self._sending.ran = self._sending.done = ran
+        route.metrics.response_bytes += answer_bytes
 
     def at_turn_end(self, finish: Callable[[], None]) -> bool:
         """Call `finish` when all connections of this turn are read; False where each is read for itself."""
         return self._at_turn_end is not None and self._at_turn_end(finish)
 
-    def answer_put_off(self, route: Route, answer: bytes | None, frame_bytes: int, now: float) -> None:
-        """The turn ends: the answer to the request that was put off; None if it has to go the way of all others."""
+    def answer_put_off(self, route: Route, answer: bytes | None, frame_bytes: int, now: float) -> bool:
+        """The turn ends: the answer to the request that was put off; None if it has to go the way of all others.
+
+        Whether it is sent, but not counted: that is done for all of a turn together.
+        """
         self.is_put_off = False
-        if self.is_lost:
-            return
+        transport, outbox = self._transport, self._outbox
+        if transport is None or outbox is None or transport.is_closing():
+            return False
         if answer is None:
             self._take_in(frame_bytes + FRAME_LENGTH_BYTES, now, was_tried=True)
-        else:
-            self._send_at_once(route, answer, frame_bytes, self.frame_began, self.frame_began, now)
+            return False
+        self.last_progress = now
+        if outbox.send_one(answer):
+            return True
+        self._is_sending(route, len(answer), frame_bytes, self.frame_began, self.frame_began, now)
+        return False
 
     def _took(self, context: RequestContext) -> float:
         """A request went as far as it goes without waiting: answer it, or wait for its answer; the time after that."""
@@ -314,12 +323,12 @@ class ServerConnection(asyncio.BufferedProtocol):
         return not self._in_line or (len(self._in_line) < IN_LINE_MAX and frame[:2] == _PRODUCE)
 
     def _wait_in_line(self, context: RequestContext, pending: Pending[Any]) -> None:
-        place = _InLine(context)
+        place = InLine(context)
         self._in_line.append(place)
         self._forget_frame()
         self.acceptor.keep(asyncio.get_running_loop().create_task(self._finish_in_line(place, pending)))
 
-    async def _finish_in_line(self, place: _InLine, pending: Pending[Any]) -> None:
+    async def _finish_in_line(self, place: InLine, pending: Pending[Any]) -> None:
         try:
             place.response = await pending
         except asyncio.CancelledError:
@@ -418,7 +427,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     def _answer(self, context: RequestContext, response: Any, done: float) -> float:
         """Send a response that was there at `done`, behind those of earlier requests; the time when that is over."""
         if self._in_line:
-            place = _InLine(context)
+            place = InLine(context)
             place.response, place.done = response, done
             self._in_line.append(place)
             self._forget_frame()

@@ -219,7 +219,7 @@ def test_a_defect_costs_those_connections_and_no_other(
     def scenario(turn: Turn) -> None:
         turn.send(produce(raw.batch([b"a"])), produce(raw.batch([b"b"])))
         with monkeypatch.context() as patch:
-            patch.setattr(produce_at_once, "append_together", lambda partition, batches: 1 // 0)
+            patch.setattr(produce_at_once, "append_together", lambda *_: 1 // 0)
             assert turn.end() == [None, None]
         assert [transport.closed for _, transport in turn.connections] == ["aborted", "aborted"]
         turn.connections.clear()
@@ -241,7 +241,7 @@ def test_a_batch_that_cannot_be_looked_at_costs_its_own_connection_alone(
             return check(self, records, *args, **options) if b"odd" not in bytes(records) else 1 // 0
 
         monkeypatch.setattr(Log, "check", failing)
-        turn.send(*(produce(raw.batch([value])) for value in (b"a", b"odd", b"b")))
+        turn.send(*(produce(raw.batch(values)) for values in ([b"a"], [b"odd", b"odd"], [b"b"])))
         first, odd, last = turn.end()
         assert [outcome(first), odd, outcome(last)] == [(0, 2), None, (0, 3)]
         assert [transport.closed for _, transport in turn.connections] == ["", "aborted", ""]
@@ -279,5 +279,101 @@ def test_a_request_that_fills_its_buffer_is_not_overwritten_by_the_next(monkeypa
         written = log.locate(2, 1 << 20, limit=4, at_least_one=True)
         records = bytes(written.file.read(written.position, written.length))
         assert records.count(b"a" * room) == records.count(b"b" * room) == 1
+
+    played(monkeypatch, scenario)
+
+
+def again(turn: Turn, *messages: Any) -> list[ProduceResponse | None]:
+    """One more turn, in which the same connections send these."""
+    turn.ends.clear()
+    for (connection, transport), message in zip(turn.connections, messages):
+        transport.written.clear()
+        turn.world.connection, turn.world.transport = connection, transport
+        turn.world.send((message, VERSION))
+    return turn.end()
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """One for each request that was read, and not only compared with the one before it."""
+    seen: list[None] = []
+    read_small_produce = produce_at_once.read_small_produce
+
+    def noting(*args: Any) -> Any:
+        seen.append(None)
+        return read_small_produce(*args)
+
+    monkeypatch.setattr(produce_at_once, "read_small_produce", noting)
+    return seen
+
+
+def test_what_is_like_the_one_before_is_not_read_again(monkeypatch: pytest.MonkeyPatch, read: list[None]) -> None:
+    def scenario(turn: Turn) -> None:
+        turn.send(produce(raw.batch([b"a"])), produce(raw.batch([b"b"])))
+        turn.end()
+        read.clear()
+        answers = again(turn, produce(raw.batch([b"c" * 500])), produce(raw.batch([b"d", b"d"])))
+        assert [outcome(answer) for answer in answers] == [(0, 4), (0, 5)]
+        assert not read
+        damaged = raw.batch([b"damaged"])
+        damaged[-1] ^= 1
+        answers = again(turn, produce(damaged), produce(raw.batch([b"e"])))
+        assert [outcome(answer) for answer in answers] == [(ErrorCode.CORRUPT_MESSAGE, -1), (0, 7)]
+        assert not read
+        metrics = turn.world.broker.pipeline.metrics[0]
+        assert metrics.count == sum(metrics.local.buckets) == sum(metrics.send.buckets)
+
+    played(monkeypatch, scenario)
+
+
+def test_what_differs_from_the_one_before_is_read(monkeypatch: pytest.MonkeyPatch, read: list[None]) -> None:
+    def scenario(turn: Turn) -> None:
+        turn.send(produce(raw.batch([b"a"])), produce(raw.batch([b"b"])))
+        turn.end()
+        read.clear()
+        answers = again(turn, produce(raw.batch([b"c"]), acks=1), produce(raw.batch([b"d"]), topic="u"))
+        assert outcome(answers[0]) == (0, 4)
+        assert outcome(answers[1])[0] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert len(read) == 2
+
+    played(monkeypatch, scenario)
+
+
+def test_what_is_known_of_a_client_does_not_outlive_its_partition_nor_its_rights(
+    monkeypatch: pytest.MonkeyPatch, writes: list[int]
+) -> None:
+    def scenario(turn: Turn) -> None:
+        turn.send(produce(raw.batch([b"a"])), produce(raw.batch([b"b"])))
+        turn.end()
+        writes.clear()
+        broker = turn.world.broker
+        asked: list[Any] = []
+        with monkeypatch.context() as patch:
+            patch.setattr(broker.pipeline, "may", lambda context, request: asked.append(request))
+            answers = again(turn, produce(raw.batch([b"c"])), produce(raw.batch([b"d"])))
+        assert len(asked) == 2
+        assert [outcome(answer) for answer in answers] == [(0, 4), (0, 5)]
+        with monkeypatch.context() as patch:
+            patch.setattr(broker.replicas, "partitions", {})
+            answers = again(turn, produce(raw.batch([b"e"])), produce(raw.batch([b"f"])))
+        assert not writes, "nothing is appended together"
+        assert {outcome(answer)[0] for answer in answers} == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+
+    played(monkeypatch, scenario)
+
+
+def test_as_many_kinds_of_requests_are_remembered_as_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(produce_at_once, "_KNOWN_MAX", 2)
+
+    def scenario(turn: Turn) -> None:
+        appends = turn.world.broker.turn_appends
+        for number in range(5):
+            turn.world.connect()
+            turn.connections.append((turn.world.connection, turn.world.transport))
+            client_id = "c" * (1 + 200 * number)
+            parts = codec.encode_request(produce(raw.batch([b"v"])), VERSION, 1, client_id)
+            turn.world.send_bytes(b"".join(parts))
+            assert len(appends._known) <= 2
+        assert [outcome(answer) for answer in turn.end()] == [(0, offset) for offset in range(2, 7)]
 
     played(monkeypatch, scenario)

@@ -12,6 +12,7 @@ from headrace.protocol.common_shapes import (
     FETCH_SINCE_VERSION,
     PRODUCE_SINCE_VERSION,
     TOPIC_IDS_SINCE_VERSION,
+    ProduceShape,
     read_small_fetch,
     read_small_produce,
     small_fetch_answer,
@@ -99,6 +100,61 @@ def test_any_other_produce_is_not(version: int) -> None:
     assert read_small_produce(with_tags, 4, version) is None
 
 
+def whole(message: Any, version: int, *, correlation_id: int = 99, client_id: str = "client") -> bytearray:
+    """As it lies in the front of a connection's buffer."""
+    return bytearray(b"".join(codec.encode_request(message, version, correlation_id, client_id)))
+
+
+def body_of(request: bytearray) -> memoryview:
+    return memoryview(request)[4:]
+
+
+def shape_of(request: bytearray, position: int, version: int) -> ProduceShape:
+    found = read_small_produce(body_of(request), position, version)
+    assert found is not None
+    return ProduceShape(body_of(request), position, found.topic, found.partition)
+
+
+@pytest.mark.parametrize("version", PRODUCE_VERSIONS)
+def test_a_produce_that_is_like_one_before_is_read_as_that_was(version: int) -> None:
+    position = 10 + len("client") + 1
+    shape = shape_of(whole(produce(PartitionProduceData(index=3, records=b"first")), version), position, version)
+    for size in (1, 126, 127, 128, 5_000, 16_000):
+        records = random.Random(size).randbytes(size)
+        request = whole(produce(PartitionProduceData(index=3, records=records)), version, correlation_id=size)
+        found = shape.read(request + b"of another", len(request))
+        assert found is not None
+        correlation_id, start, end = found
+        assert (correlation_id, request[start:end]) == (size, records)
+
+
+@pytest.mark.parametrize("version", PRODUCE_VERSIONS)
+def test_no_other_is_taken_for_it(version: int) -> None:
+    """Whatever byte is another: it is read as one that is not known, or not at all."""
+    position = 10 + len("client") + 1
+    first = whole(produce(PartitionProduceData(index=3, records=b"records")), version)
+    shape = shape_of(first, position, version)
+    rng = random.Random(version)
+    for at in range(4, len(first)):
+        for value in {0, 1, 2, 0x7F, 0x80, 0xFF, rng.randrange(256)} - {first[at]}:
+            other = bytearray(first)
+            other[at] = value
+            known = shape.read(other + bytes(100), len(other))
+            if known is None:
+                continue
+            read = read_small_produce(body_of(other), position, version)
+            kept = read_small_produce(body_of(first), position, version)
+            assert read is not None
+            assert kept is not None
+            assert read[:3] == kept[:3]
+            assert other[known[1] : known[2]] == read.records
+            assert known[0] == int.from_bytes(other[8:12], "big", signed=True)
+    for end in range(12, len(first)):
+        assert shape.read(first[:end] + bytes(200), end) is None
+    assert shape.read(first + b"\0", len(first) + 1) is None
+    assert shape.read(whole(produce(PartitionProduceData(index=3, records=b"")), version), len(first) - 7) is None
+
+
 @pytest.mark.parametrize("version", PRODUCE_VERSIONS)
 def test_what_is_answered_to_a_small_produce_has_the_generated_bytes(version: int) -> None:
     for index, offset, time_ms, start in ((0, 0, -1, 0), (7, 2**40, 1_700_000_000_000, 5)):
@@ -108,6 +164,9 @@ def test_what_is_answered_to_a_small_produce_has_the_generated_bytes(version: in
         answer = ProduceResponse(responses=[TopicProduceResponse(name="t", topic_id=ID, partition_responses=[result])])
         packed = small_produce_answer(99, topic_bytes("t", version), index, offset, time_ms, start)
         assert packed == b"".join(codec.encode_response(answer, version, 99))
+        request = whole(produce(PartitionProduceData(index=index, records=b"records")), version)
+        shape = shape_of(request, 10 + len("client") + 1, version)
+        assert shape.answer(99, offset, time_ms, start) == packed
 
 
 @pytest.mark.parametrize("version", FETCH_VERSIONS)

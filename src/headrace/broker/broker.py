@@ -88,7 +88,7 @@ class Broker:
         self.listener_settings: list[ListenerSetting] = parse_listeners(config)
         self.addresses: list[tuple[str, int]] = []
         self.pipeline = RequestPipeline(self)
-        self.turn_appends = TurnAppends()
+        self.turn_appends = TurnAppends(runtime.clock.now_ms)
         limits = ConnectionLimits(
             connections_max=config.get_int("max.connections"),
             connections_per_address_max=config.get_int("max.connections.per.ip"),

@@ -20,7 +20,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from headrace.broker.costly_requests import COSTLY_FROM_BYTES, SLOW_S, TURN_S, api_key_of
-from headrace.broker.dispatch import ANONYMOUS, PUT_OFF, CloseConnectionError, Pending, RequestContext
+from headrace.broker.dispatch import ANONYMOUS, PUT_OFF, CloseConnectionError, InLine, Pending, RequestContext
 from headrace.net.frames import CHUNK_BYTES, FrameReader, FrameRefusedError
 from headrace.net.frames import LENGTH_BYTES as FRAME_LENGTH_BYTES
 from headrace.net.outbox import Outbox, Part
@@ -30,6 +30,7 @@ from headrace.runtime import DiskError, FileMissingError
 if TYPE_CHECKING:
     from headrace.broker.acceptor import Acceptor
     from headrace.broker.pipeline import Route
+    from headrace.broker.produce_at_once import KnownProduce
     from headrace.broker.replication.commits import CommitWait
     from headrace.topics import TopicPartition
 
@@ -43,23 +44,21 @@ _NOTHING = memoryview(b"")
 _PRODUCE = b"\0\0"
 
 
-class _InLine:
-    """A request that is done, or comes behind such a one: its answer is sent when those before it have been."""
-
-    __slots__ = ("context", "done", "response")
-
-    def __init__(self, context: RequestContext) -> None:
-        self.context = context
-        self.response: Any = None
-        #: When the response was there.
-        self.done: float | None = None
-
-
 class ServerConnection(asyncio.BufferedProtocol):
     """Reads frames, hands them to the broker's handlers one by one, writes the answers."""
 
+    # Not a dictionary of each, beyond what instances share: hundreds of connections take turns in the CPU's caches.
+    __slots__ = (
+        "_arrived", "_arriving_bytes", "_at_turn_end", "_awaited", "_frames", "_handling", "_in_line", "_now",
+        "_only_waits", "_outbox", "_reader", "_reading_paused", "_resting", "_sending", "_task", "_transport",
+        "_turn_due", "acceptor", "close_reason", "costly_s_per_byte", "frame_began", "has_been_valid",
+        "is_put_off", "known_produce", "last_progress", "last_written", "listener", "peer_host", "peer_port",
+        "pipeline", "principal", "slow_s", "uncommitted",
+    )  # fmt: skip
+
     def __init__(self, acceptor: Acceptor, listener: str) -> None:
         self.acceptor = acceptor
+        self._now = acceptor.now
         self.pipeline = acceptor.broker.pipeline
         self.listener = listener
         self.principal = ANONYMOUS
@@ -74,7 +73,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             acceptor.check_size, self._check_growth, spares=acceptor.spares, frames_max=REQUESTS_PER_TURN
         )
         self._frames: deque[memoryview] = deque()
-        self._in_line: deque[_InLine] = deque()
+        self._in_line: deque[InLine] = deque()
         #: What it wrote last to partitions and is not on all replicas yet.
         self.uncommitted: dict[TopicPartition, CommitWait] = {}
         self._task: asyncio.Task[None] | None = None
@@ -89,6 +88,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._arriving_bytes = 0
         #: A request lies in the reader's buffer until the turn ends.
         self.is_put_off = False
+        #: What its small produces have in common.
+        self.known_produce: KnownProduce | None = None
         # Of transports that are read together with others.
         self._at_turn_end: Callable[[Callable[[], None]], bool] | None = None
         #: What its costly requests have cost of the loop's time; None before the first.
@@ -136,17 +137,21 @@ class ServerConnection(asyncio.BufferedProtocol):
         return buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        now = self.last_progress = self.acceptor.now()
-        frame = None
-        is_free = not self._frames and self._handling is None and not self._in_line
-        if is_free and not self._reading_paused and self._may_handle():
-            frame = self._reader.only_frame(nbytes)
-            if frame is not None:
-                self.frame_began = now
-                # Who fills its buffer is read again in this turn, into the same place.
-                if self._answer_at_once(frame, now, now, may_put_off=nbytes < CHUNK_BYTES):
-                    return
-        self._take_in(nbytes, now, was_tried=frame is not None)
+        now = self.last_progress = self._now()
+        was_tried = False
+        is_free = self._handling is None and not (self._frames or self._in_line or self._reading_paused)
+        reader = self._reader
+        if is_free and reader.is_only_frame(nbytes) and self._may_handle():
+            self.frame_began = now
+            # Who fills its buffer is read again in this turn, into the same place.
+            may_put_off = nbytes < CHUNK_BYTES
+            if may_put_off and self.known_produce is not None and self.known_produce.put_off(self, reader, nbytes):
+                return
+            frame = reader.chunk_view[FRAME_LENGTH_BYTES:nbytes]
+            if self._answer_at_once(frame, now, now, may_put_off=may_put_off):
+                return
+            was_tried = True
+        self._take_in(nbytes, now, was_tried=was_tried)
 
     def _take_in(self, nbytes: int, now: float, *, was_tried: bool) -> None:
         """Cut frames out of what has come, and handle them; `was_tried` as in `_handle_next`."""
@@ -264,7 +269,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         route, answer = found
         self.has_been_valid = True
         if answer is not PUT_OFF:
-            self._send_at_once(route, answer, len(frame), arrived, began, self.acceptor.now())
+            self._send_at_once(route, answer, len(frame), arrived, began, self._now())
         return True
 
     def _send_at_once(
@@ -272,28 +277,42 @@ class ServerConnection(asyncio.BufferedProtocol):
     ) -> None:
         outbox = self._outbox
         assert outbox is not None
-        outbox.send_one(answer)
-        sent = self.last_progress = self.acceptor.now()
-        if outbox.is_empty:
+        is_sent = outbox.send_one(answer)
+        sent = self.last_progress = self._now()
+        if is_sent:
             route.metrics.add_at_once(frame_bytes, len(answer), began - arrived, ran - began, sent - ran)
         else:
-            self._sending = RequestContext(route, 0, None, self, frame_bytes, began, began - arrived)
-            self._sending.ran = self._sending.done = ran
-            route.metrics.response_bytes += len(answer)
+            self._is_sending(route, len(answer), frame_bytes, arrived, began, ran)
+
+    def _is_sending(
+        self, route: Route, answer_bytes: int, frame_bytes: int, arrived: float, began: float, ran: float
+    ) -> None:
+        """The kernel has not all of an answer: the request is counted when it has."""
+        self._sending = RequestContext(route, 0, None, self, frame_bytes, began, began - arrived)
+        self._sending.ran = self._sending.done = ran
+        route.metrics.response_bytes += answer_bytes
 
     def at_turn_end(self, finish: Callable[[], None]) -> bool:
         """Call `finish` when all connections of this turn are read; False where each is read for itself."""
         return self._at_turn_end is not None and self._at_turn_end(finish)
 
-    def answer_put_off(self, route: Route, answer: bytes | None, frame_bytes: int, now: float) -> None:
-        """The turn ends: the answer to the request that was put off; None if it has to go the way of all others."""
+    def answer_put_off(self, route: Route, answer: bytes | None, frame_bytes: int, now: float) -> bool:
+        """The turn ends: the answer to the request that was put off; None if it has to go the way of all others.
+
+        Whether it is sent, but not counted: that is done for all of a turn together.
+        """
         self.is_put_off = False
-        if self.is_lost:
-            return
+        transport, outbox = self._transport, self._outbox
+        if transport is None or outbox is None or transport.is_closing():
+            return False
         if answer is None:
             self._take_in(frame_bytes + FRAME_LENGTH_BYTES, now, was_tried=True)
-        else:
-            self._send_at_once(route, answer, frame_bytes, self.frame_began, self.frame_began, now)
+            return False
+        self.last_progress = now
+        if outbox.send_one(answer):
+            return True
+        self._is_sending(route, len(answer), frame_bytes, self.frame_began, self.frame_began, now)
+        return False
 
     def _took(self, context: RequestContext) -> float:
         """A request went as far as it goes without waiting: answer it, or wait for its answer; the time after that."""
@@ -313,12 +332,12 @@ class ServerConnection(asyncio.BufferedProtocol):
         return not self._in_line or (len(self._in_line) < IN_LINE_MAX and frame[:2] == _PRODUCE)
 
     def _wait_in_line(self, context: RequestContext, pending: Pending[Any]) -> None:
-        place = _InLine(context)
+        place = InLine(context)
         self._in_line.append(place)
         self._forget_frame()
         self.acceptor.keep(asyncio.get_running_loop().create_task(self._finish_in_line(place, pending)))
 
-    async def _finish_in_line(self, place: _InLine, pending: Pending[Any]) -> None:
+    async def _finish_in_line(self, place: InLine, pending: Pending[Any]) -> None:
         try:
             place.response = await pending
         except asyncio.CancelledError:
@@ -367,7 +386,8 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def _has_room_for_answer(self) -> bool:
         """Whether the client has read all that it was answered."""
-        if self._outbox is None or not self._outbox.is_empty:
+        outbox = self._outbox
+        if outbox is None or not outbox.is_empty:
             return False
         if self._sending is not None:
             self.pipeline.sent(self._sending, self.acceptor.now())
@@ -375,9 +395,10 @@ class ServerConnection(asyncio.BufferedProtocol):
         return True
 
     def _may_handle(self) -> bool:
-        if not self._has_room_for_answer():
+        outbox, transport = self._outbox, self._transport
+        # As in `_has_room_for_answer`, which is asked where there is something to be done.
+        if outbox is None or not outbox.is_empty or (self._sending is not None and not self._has_room_for_answer()):
             return False
-        transport = self._transport
         # Nothing is begun for a client that is gone, also if nobody has been told yet.
         return self.acceptor.is_open and transport is not None and self._resting is None and not transport.is_closing()
 
@@ -415,7 +436,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     def _answer(self, context: RequestContext, response: Any, done: float) -> float:
         """Send a response that was there at `done`, behind those of earlier requests; the time when that is over."""
         if self._in_line:
-            place = _InLine(context)
+            place = InLine(context)
             place.response, place.done = response, done
             self._in_line.append(place)
             self._forget_frame()

@@ -113,7 +113,7 @@ class RequestPipeline:
         None leaves the request to `begin`, nothing having been done. The frame is not used any more afterwards, unless
         it was put off: then until the turn ends.
         """
-        if not self._lets_all_through():
+        if not self.lets_all_through():
             return None
         try:
             kind, correlation_id, name_bytes = unpack_request_header(frame)
@@ -152,7 +152,7 @@ class RequestPipeline:
             if route.has_tags:
                 # Nobody sends any; a count of 0 is one byte.
                 position = skip_tags(frame, position, HEADER_TAGS_MAX) if frame[position] else position + 1
-            if route.kept is not None and len(frame) - position <= REQUEST_BYTES_MAX and self._lets_all_through():
+            if route.kept is not None and len(frame) - position <= REQUEST_BYTES_MAX and self.lets_all_through():
                 context.to_keep = bytes(frame[position:])
                 route.kept.expect(self.broker.image.offset)
             if route.decode is None:
@@ -189,7 +189,7 @@ class RequestPipeline:
         context.ran = self._now()
         return context
 
-    def _lets_all_through(self) -> bool:
+    def lets_all_through(self) -> bool:
         """Whether nobody is checked or throttled: then an answer does not depend on who asks."""
         return self.who is None and self.may is None and self.throttled is None
 

@@ -6,8 +6,8 @@ change of the log for all of them, and then the answers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 from headrace.broker.dispatch import PUT_OFF, PutOff
 from headrace.broker.fetch_at_once import name_of
@@ -26,10 +26,13 @@ from headrace.errors import (
     UnknownTopicOrPartitionError,
     UnsupportedCompressionTypeError,
 )
-from headrace.log import Appended, Checked, RecordsRejectedError
+from headrace.log import Appended, Checked, RecordsRejectedError, plain_record
+from headrace.net.frames import LENGTH_BYTES, FrameReader
 from headrace.protocol.common_shapes import (
     PRODUCE_SINCE_VERSION,
     TOPIC_IDS_SINCE_VERSION,
+    ProduceShape,
+    head_bytes,
     read_small_produce,
     small_produce_answer,
 )
@@ -51,7 +54,9 @@ if TYPE_CHECKING:
 #: So many are appended together at most: about half a millisecond's work.
 TOGETHER_MAX = 64
 MAGIC_AT, MAGIC = 16, 2
-_new_tuple = tuple.__new__
+# How many kinds of requests are known, and how long what they have in common may be.
+_KNOWN_MAX = 1024
+_KNOWN_BYTES_MAX = 512
 NO_TOPIC_ID = bytes(16)
 # What is told where there is no other leader to tell. It is never changed, so that all answers can share it.
 NO_LEADER = LeaderIdAndEpoch()
@@ -75,35 +80,80 @@ _WITHOUT_LOG_START = (
 )
 
 
-class _Waiting(NamedTuple):
-    """One client's batch that waits for the end of the turn. `topic` is as it stood in the request."""
+class KnownProduce:
+    """Small produces of one client to one partition, which are put off again without being read anew."""
 
-    connection: ServerConnection
-    route: Route
-    correlation_id: int
-    topic: bytes
-    partition: int
-    records: memoryview
-    frame_bytes: int
+    __slots__ = ("_broker", "_key", "index", "route", "shape", "topic")
+
+    def __init__(self, broker: Broker, route: Route, key: tuple[str, int], topic: bytes, shape: ProduceShape) -> None:
+        """`topic` is as it stood in the request."""
+        self._broker = broker
+        self._key = key
+        self.route = route
+        self.topic = topic
+        self.index = key[1]
+        self.shape = shape
+
+    def put_off(self, connection: ServerConnection, reader: FrameReader, nbytes: int) -> bool:
+        """Put off the frame in the reader's buffer, if it is one of these; False, having done nothing, otherwise."""
+        found = self.shape.read(reader.chunk, nbytes)
+        if found is None or not connection.pipeline.lets_all_through():
+            return False
+        correlation_id, start, end = found
+        if end - start < HEADER_BYTES or reader.chunk[start + ATTRIBUTES_AT + 1] & TRANSACTIONAL_BIT:
+            return False
+        broker, key = self._broker, self._key
+        if self.route.api_version >= TOPIC_IDS_SINCE_VERSION and broker.topic_name(self.topic) != key[0]:
+            return False
+        partition = broker.replicas.partitions.get(key)
+        if partition is None or partition.state is not None:
+            return False
+        waiting = (connection, self, correlation_id, reader.chunk_view[start:end], nbytes - LENGTH_BYTES)
+        if broker.turn_appends.put(partition, waiting):
+            return True
+        connection.known_produce = None  # it is alone now: then it is of no use
+        return False
+
+
+#: One client's batch that waits for the end of the turn: who sent it, what is known of such, the correlation id, the
+#: batch where it lies in the connection's buffer, and the size of the frame.
+_Waiting: TypeAlias = "tuple[ServerConnection, KnownProduce, int, memoryview, int]"
 
 
 class TurnAppends:
     """What is put off in the present turn, by partition."""
 
-    def __init__(self) -> None:
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
         self._groups: dict[Partition, list[_Waiting]] = {}
         self._count = 0
+        self._known: dict[bytes, KnownProduce] = {}
+
+    def know(
+        self, broker: Broker, route: Route, frame: memoryview, position: int, topic: bytes, key: tuple[str, int]
+    ) -> KnownProduce:
+        """What is known of requests like this one, of whichever connection."""
+        head = bytes(frame[: head_bytes(position, topic)])
+        same = head[:4] + head[8:]  # all but the correlation id
+        known = self._known.get(same)
+        if known is None or known.route is not route:
+            known = KnownProduce(broker, route, key, topic, ProduceShape(frame, position, topic, key[1]))
+            if len(same) <= _KNOWN_BYTES_MAX:
+                if len(self._known) >= _KNOWN_MAX:
+                    self._known.clear()
+                self._known[same] = known
+        return known
 
     def put(self, partition: Partition, waiting: _Waiting) -> bool:
         """False, having done nothing, when no other connection is read in this turn."""
         group = self._groups.get(partition)
         if group is not None:
             group.append(waiting)
-        elif self._groups or waiting.connection.at_turn_end(self.finish):
+        elif self._groups or waiting[0].at_turn_end(self.finish):
             self._groups[partition] = [waiting]
         else:
             return False
-        waiting.connection.is_put_off = True
+        waiting[0].is_put_off = True
         self._count += 1
         if self._count >= TOGETHER_MAX:
             self.finish()
@@ -113,33 +163,45 @@ class TurnAppends:
         """Append all that waits, and answer."""
         groups, self._groups, self._count = self._groups, {}, 0
         for partition, group in groups.items():
+            now = group[0][0].acceptor.now
             try:
                 outcomes: Sequence[Appended | KafkaError | None] = [None] * len(group)
                 if partition.takes_at_once(-1):  # in the same turn it may have been deleted, or its disk have failed
-                    outcomes = append_together(partition, [waiting[5] for waiting in group])
-                answers = [_answer(partition, *both) for both in zip(group, outcomes)]
+                    outcomes = append_together(partition, [waiting[3] for waiting in group], self._now_ms())
+                ran = now()
+                answers = _answers(partition, group, outcomes)
             except Exception as error:  # noqa: BLE001 - a defect of ours must cost these connections, not the others
                 for waiting in group:
-                    waiting.connection.fail(error)
+                    waiting[0].fail(error)
                 continue
-            now = group[0].connection.acceptor.now()
-            for waiting, answer in zip(group, answers):
-                waiting[0].answer_put_off(waiting[1], answer, waiting[6], now)
+            began: list[float] = []
+            request_bytes = response_bytes = 0
+            for (connection, known, _, _, frame_bytes), answer in zip(group, answers):
+                if connection.answer_put_off(known.route, answer, frame_bytes, ran):
+                    assert answer is not None
+                    began.append(connection.frame_began)
+                    request_bytes += frame_bytes
+                    response_bytes += len(answer)
+            group[0][1].route.metrics.add_together(request_bytes, response_bytes, began, ran, now())
 
 
-def append_together(partition: Partition, batches: Sequence[Buffer]) -> list[Appended | KafkaError | None]:
+def append_together(
+    partition: Partition, batches: Sequence[memoryview], now_ms: int
+) -> list[Appended | KafkaError | None]:
     """As `Partition.append_at_once`, of a batch each of several clients, where it `takes_at_once`; for each its fate.
 
     None: nothing was done, because it takes long to look at, or cannot be. An error: it is refused.
     """
     log = partition.log
+    config = log.config
     outcomes: list[Appended | KafkaError | None] = []
     places: list[int] = []
     good: list[Checked] = []
     for place, records in enumerate(batches):
         outcome = None
         try:
-            good.append(log.check(records, short=True))
+            checked = plain_record(records, config, now_ms) if config.takes_as_is else None
+            good.append(log.check(records, short=True) if checked is None else checked)
             places.append(place)
         except KafkaError as error:
             outcome = error
@@ -164,15 +226,20 @@ def append_together(partition: Partition, batches: Sequence[Buffer]) -> list[App
     return outcomes
 
 
-def _answer(partition: Partition, waiting: _Waiting, outcome: Appended | KafkaError | None) -> bytes | None:
+def _answers(
+    partition: Partition, group: Sequence[_Waiting], outcomes: Sequence[Appended | KafkaError | None]
+) -> list[bytes | None]:
     """None: it goes the way of all others."""
-    if outcome is None:
-        return None
-    _, route, correlation_id, topic, index, records, _ = waiting
-    if isinstance(outcome, KafkaError):
-        response = _refusal(partition, topic, index, records, outcome, route.api_version)
-        return route.encode_refusal(response, correlation_id)
-    return small_produce_answer(correlation_id, topic, index, outcome[0], outcome[2], outcome[3])
+    answers: list[bytes | None] = []
+    for (_, known, correlation_id, records, _), outcome in zip(group, outcomes):
+        if isinstance(outcome, Appended):
+            answers.append(known.shape.answer(correlation_id, outcome[0], outcome[2], outcome[3]))
+        elif outcome is None:
+            answers.append(None)
+        else:
+            response = _refusal(partition, known.topic, known.index, records, outcome, known.route.api_version)
+            answers.append(known.route.encode_refusal(response, correlation_id))
+    return answers
 
 
 def produce_at_once(
@@ -201,8 +268,9 @@ def produce_at_once(
     if partition is None or name in INTERNAL_TOPICS:
         return None
     if connection is not None and partition.state is None:
-        waiting = _new_tuple(_Waiting, (connection, route, correlation_id, topic, index, records, len(frame)))
-        if broker.turn_appends.put(partition, waiting):
+        known = broker.turn_appends.know(broker, route, frame, position, topic, (name, index))
+        if broker.turn_appends.put(partition, (connection, known, correlation_id, records, len(frame))):
+            connection.known_produce = known
             return PUT_OFF
     try:
         appended = partition.append_at_once(records, acks)

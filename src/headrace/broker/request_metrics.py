@@ -6,6 +6,8 @@ of two: bucket `i` has what took less than 2**i microseconds, and at least half 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 # Up to four years.
 BUCKETS = 48
 
@@ -68,3 +70,18 @@ class ApiMetrics:
         send.buckets[int(send_s * 1e6).bit_length()] += 1
         if queue_s > 0:
             self.queue.add(queue_s)
+
+    def add_together(
+        self, request_bytes: int, response_bytes: int, began: Sequence[float], ran: float, sent: float
+    ) -> None:
+        """Requests that were taken up when they came, and answered together."""
+        count = len(began)
+        self.count += count
+        self.request_bytes += request_bytes
+        self.response_bytes += response_bytes
+        buckets = self.local.buckets
+        for one in began:
+            buckets[int((ran - one) * 1e6).bit_length()] += 1
+        self.local.total_s += ran * count - sum(began)
+        self.send.total_s += (sent - ran) * count
+        self.send.buckets[int((sent - ran) * 1e6).bit_length()] += count

@@ -17,7 +17,7 @@ from headrace.log.recovery import RecoveryReport
 from headrace.log.scanning import WouldBlockError
 from headrace.log.segment import Caches, Segment
 from headrace.log.transaction_index import AbortedTransaction
-from headrace.log.validation import Checked, RecordsRejectedError, TakesLongError
+from headrace.log.validation import Checked, RecordsRejectedError, TakesLongError, plain_record
 
 __all__ = [
     "TOPIC_CONFIGS",
@@ -46,4 +46,5 @@ __all__ = [
     "UnexpectedOffsetError",
     "Verification",
     "WouldBlockError",
+    "plain_record",
 ]

@@ -83,8 +83,10 @@ _SHORT_UNPACKED_BYTES_MAX = 512 * 1024
 _ATTRIBUTES = struct.Struct(">h")
 _LENGTH = struct.Struct(">i")
 _ERRORS_SHOWN_MAX = 3
-# A batch that has one record at all: the record's length, and the record.
-_ONE_RECORD_BYTES_MIN = HEADER_BYTES + 1 + MIN_BODY_BYTES
+# A batch's header and what begins its first record: `plain_record` looks at both at once.
+_PLAIN = struct.Struct(HEADER.format + "6B")
+_PLAIN_BYTES_MIN = HEADER_BYTES + 1 + MIN_BODY_BYTES
+_HEADER_FIELDS = len(BatchHeader._fields)
 _new_tuple = tuple.__new__
 _CLIENT = Origin.CLIENT
 
@@ -146,9 +148,11 @@ def validate(
     """
     if len(view) < HEADER_BYTES:
         raise _no_batch(view, partition)
+    if origin is _CLIENT and config.takes_as_is:
+        checked = plain_record(view, config, now_ms)
+        if checked is not None:
+            return checked
     header: BatchHeader = _new_tuple(BatchHeader, HEADER.unpack_from(view))
-    if origin is _CLIENT and config.takes_as_is and _is_one_plain_record(view, header, config, now_ms):
-        return _new_tuple(Checked, (view, header, header.max_timestamp, _NO_TIMESTAMP))
     size = header.batch_length + PREFIX_BYTES
     if size != len(view) or header.magic != _MAGIC:
         view = _only_batch(view, header, partition)
@@ -185,15 +189,20 @@ def validate(
     return Checked(view, header, max_timestamp_ms, _NO_TIMESTAMP)
 
 
-def _is_one_plain_record(view: memoryview, header: BatchHeader, config: LogConfig, now_ms: int) -> bool:
-    """Whether nothing is wrong with a batch of one record, nor special about it: what small clients send, in one look.
+def plain_record(view: memoryview, config: LogConfig, now_ms: int) -> Checked | None:
+    """What small clients send, in one look: a batch of one record with nothing wrong about it, and nothing special.
 
-    All that `validate` checks of any batch is known of it then; of one that is not, `validate` says what it is.
+    All that `validate` checks of any batch of a client is known of it then, where `config.takes_as_is`; of one that is
+    not (None), `validate` says what it is. The view is of bytes that can be patched.
     """
-    base_offset, length, _, magic, crc, attributes, last_delta, base_ms, newest_ms, producer, _, sequence, count = (
-        header
-    )
     size = len(view)
+    if not _PLAIN_BYTES_MIN <= size <= config.max_message_bytes:
+        return None
+    fields = _PLAIN.unpack_from(view)
+    (
+        base_offset, length, _, magic, crc, attributes, last_delta, base_ms, newest_ms, producer, _, sequence, count,
+        record_bytes, second, third, fourth, fifth, sixth,
+    ) = fields  # fmt: skip
     if (
         count != 1
         or attributes
@@ -201,31 +210,46 @@ def _is_one_plain_record(view: memoryview, header: BatchHeader, config: LogConfi
         or base_offset
         or magic != _MAGIC
         or length + PREFIX_BYTES != size
-        or size > config.max_message_bytes
-        or size < _ONE_RECORD_BYTES_MIN
         or base_ms != newest_ms
         or not 0 <= newest_ms <= now_ms + config.timestamp_after_max_ms
         or (producer >= 0 and sequence < 0)
         or crc32c(view[ATTRIBUTES_AT:]) != crc
     ):
-        return False
-    record_bytes, at = view[HEADER_BYTES], HEADER_BYTES + 1
-    if record_bytes >= 0x80:
-        more = view[at]
-        if more >= 0x80:
-            return False
-        record_bytes, at = record_bytes + (more << 7) - 0x80, at + 1
-    # An odd number is a negative length; behind the attributes is how much later than the batch's its time is.
-    record_bytes = record_bytes >> 1 if not record_bytes & 1 else 0
-    if record_bytes < MIN_BODY_BYTES or at + record_bytes != size or view[at + 1] or view[at + 2]:
-        return False
+        return None
+    # The record's length, of one byte or two; its attributes; how much later than the batch's its time is, and how much
+    # greater its offset; the length of its key.
+    if record_bytes < 0x80:
+        at, later_ms, delta, key = HEADER_BYTES + 1, third, fourth, fifth
+    elif second < 0x80:
+        record_bytes += (second << 7) - 0x80
+        at, later_ms, delta, key = HEADER_BYTES + 2, fourth, fifth, sixth
+    else:
+        return None
+    # An odd number is a negative length.
+    if later_ms or delta or record_bytes & 1 or at + (record_bytes >> 1) != size or record_bytes >> 1 < MIN_BODY_BYTES:
+        return None
     try:
-        length, at = read_varint(view, at + 3, size)
-        length, at = read_varint(view, at + max(length, 0), size)
-    except MalformedFieldError:
-        return False
-    # Key and value fill the record, but for a number of headers that is 0.
-    return at + max(length, 0) == size - 1 and not view[size - 1]
+        if key < 0x80:
+            at += 4 if key & 1 else 4 + (key >> 1)
+        else:
+            length, at = read_varint(view, at + 3, size)
+            at += max(length, 0)
+        value = view[at]
+        if value < 0x80:
+            at += 1
+        else:
+            second = view[at + 1]
+            if second < 0x80:
+                value, at = value + (second << 7) - 0x80, at + 2
+            else:
+                length, at = read_varint(view, at, size)
+                value = max(length, 0) << 1
+        # Key and value fill the record, but for a number of headers that is 0.
+        if (at if value & 1 else at + (value >> 1)) != size - 1 or view[size - 1]:
+            return None
+    except (IndexError, MalformedFieldError):
+        return None
+    return _new_tuple(Checked, (view, _new_tuple(BatchHeader, fields[:_HEADER_FIELDS]), newest_ms, _NO_TIMESTAMP))
 
 
 def _too_large(size: int, config: LogConfig, partition: TopicPartition) -> MessageTooLargeError:

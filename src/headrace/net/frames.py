@@ -72,8 +72,7 @@ class FrameReader:
     __slots__ = (
         "_check_growth",
         "_check_size",
-        "_chunk",
-        "_chunk_view",
+        "_checked_size",
         "_filled",
         "_frame_filled",
         "_frame_size",
@@ -84,6 +83,8 @@ class FrameReader:
         "_pool",
         "_spare",
         "_spares",
+        "chunk",
+        "chunk_view",
         "is_cut_short",
     )
 
@@ -100,8 +101,9 @@ class FrameReader:
         """With `frames_max` no more are cut at a time: `more()` gives the next ones, before anything else is read."""
         self._check_size = check_size
         self._check_growth = check_growth
-        self._chunk = bytearray(chunk_bytes)
-        self._chunk_view = memoryview(self._chunk)
+        self._checked_size = 0  # of the last frame that was alone: most are followed by others of their size
+        self.chunk = bytearray(chunk_bytes)
+        self.chunk_view = memoryview(self.chunk)
         self._filled = 0
         self._frame_view: memoryview | None = None  # a large frame under way
         self._frame_size = 0
@@ -146,7 +148,8 @@ class FrameReader:
         """Where the next bytes go."""
         view = self._frame_view
         if view is None:
-            return self._chunk_view[self._filled :]
+            filled = self._filled
+            return self.chunk_view[filled:] if filled else self.chunk_view
         if self._frame_filled == len(view):
             view = self._grow(view)
         # A client reads its answers for itself alone.
@@ -170,21 +173,23 @@ class FrameReader:
         """The next frames of those that have come whole; none when all of them have been given."""
         return self._cut() if self.is_cut_short else []
 
-    def only_frame(self, nbytes: int) -> memoryview | None:
-        """The one frame that these bytes are, where they lie: it is to be used before the next `buffer()`.
+    def is_only_frame(self, nbytes: int) -> bool:
+        """Whether these bytes are one frame, which lies at the front of the chunk until the next `buffer()`.
 
-        None when they are anything else, or are refused. Whoever does not take the frame calls `received`.
+        False when they are anything else, or are refused. Whoever does not take the frame calls `received`.
         """
-        if self._filled or self._frame_view is not None or nbytes <= 4:
-            return None
-        size = nbytes - 4
-        if _LENGTH.unpack_from(self._chunk)[0] != size:
-            return None
-        try:
-            self._check_size(size)
-        except FrameRefusedError:
-            return None
-        return self._chunk_view[4:nbytes]
+        if self._filled or self._frame_view is not None or nbytes <= LENGTH_BYTES:
+            return False
+        size = nbytes - LENGTH_BYTES
+        if _LENGTH.unpack_from(self.chunk)[0] != size:
+            return False
+        if size != self._checked_size:
+            try:
+                self._check_size(size)
+            except FrameRefusedError:
+                return False
+            self._checked_size = size
+        return True
 
     def recycle(self, frame: memoryview) -> None:
         """The frame has been handled, and nobody keeps a view of it: its buffer may be filled again."""
@@ -216,15 +221,15 @@ class FrameReader:
         frames: list[memoryview] = []
         start = 0
         while self._filled - start >= 4 and len(frames) != self._frames_max:
-            size = _LENGTH.unpack_from(self._chunk, start)[0]
+            size = _LENGTH.unpack_from(self.chunk, start)[0]
             self._check_size(size)
             end = start + 4 + size
             if end <= self._filled:
                 # A copy, because the chunk is filled again while the frame is still being handled; a writable one,
                 # because the log patches offsets into batches in place.
-                frames.append(memoryview(bytearray(self._chunk_view[start + 4 : end])))
+                frames.append(memoryview(bytearray(self.chunk_view[start + 4 : end])))
                 start = end
-            elif size > len(self._chunk) - 4:
+            elif size > len(self.chunk) - 4:
                 self.is_cut_short = False
                 self._begin(size, start + 4)
                 return frames
@@ -233,7 +238,7 @@ class FrameReader:
         self.is_cut_short = len(frames) == self._frames_max
         if start:
             rest = self._filled - start
-            self._chunk[:rest] = self._chunk[start : self._filled]
+            self.chunk[:rest] = self.chunk[start : self._filled]
             self._filled = rest
         return frames
 
@@ -247,8 +252,8 @@ class FrameReader:
             view = memoryview(spare)[:size]
         else:
             # Never to its end, since the chunk is used again.
-            view = self._chunk_view[: size - 1]
-        view[:arrived] = self._chunk_view[start : self._filled]
+            view = self.chunk_view[: size - 1]
+        view[:arrived] = self.chunk_view[start : self._filled]
         self._is_mapped = False
         self._frame_view, self._frame_size, self._frame_filled, self._filled = view, size, arrived, 0
 

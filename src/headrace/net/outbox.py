@@ -115,15 +115,16 @@ class Outbox:
         self._parts.extend(parts)
         self._pump()
 
-    def send_one(self, part: Buffer) -> None:
-        """As `send`, of one part that is in memory."""
-        if self._parts or self._paused or self._reading or self._transport.is_closing():
+    def send_one(self, part: Buffer) -> bool:
+        """As `send`, of one part that is in memory, while the transport is open; whether nothing waits afterwards."""
+        if self._parts or self._paused or self._reading:
             self.send((part,))
-            return
-        try:
-            self._transport.write(part)
-        except Exception as error:  # noqa: BLE001 - as in `_pump`
-            self._give_up(error)
+        else:
+            try:
+                self._transport.write(part)
+            except Exception as error:  # noqa: BLE001 - as in `_pump`
+                self._give_up(error)
+        return not self._paused and not self._parts
 
     def pause(self) -> None:
         self._paused = True

@@ -40,6 +40,11 @@ _FETCH_ANSWER_HEAD = struct.Struct(">ii11xB")
 # Partitions; index, no error, high watermark, last stable offset, log start, aborted transactions, preferred replica.
 _FETCH_ANSWER = struct.Struct(">Bi2xqqqBi")
 _FETCH_ANSWER_END = bytes(3)
+# The kind of a request, its correlation id.
+_REQUEST_BEGIN = struct.Struct(">Ii")
+_unpack_request_begin = _REQUEST_BEGIN.unpack_from
+_NO_TAGS = bytes(3)  # of partition, topic and request
+_PRODUCE_ANSWER_END = b"\x01" + bytes(8)
 _PRODUCE_ANSWER_BYTES = _PRODUCE_ANSWER_HEAD.size - 4 + _PRODUCE_ANSWER.size
 _FETCH_ANSWER_BYTES = _FETCH_ANSWER_HEAD.size - 4 + _FETCH_ANSWER.size + len(_FETCH_ANSWER_END)
 
@@ -104,6 +109,65 @@ def read_small_produce(frame: memoryview, position: int, version: int) -> SmallP
     except (struct.error, IndexError):
         return None
     return _new_tuple(SmallProduce, (topic, acks, index, frame[at:end]))
+
+
+class ProduceShape:
+    """What small produces of one client to one partition have in common: all but correlation id and batch.
+
+    Those that follow the first are compared with it, and not read again.
+    """
+
+    __slots__ = ("_answer_bytes", "_answer_middle", "_batch_at", "_head", "_kind", "_pack_answer")
+
+    def __init__(self, frame: memoryview, position: int, topic: bytes, index: int) -> None:
+        """Of a request of which `read_small_produce` has read these."""
+        self._batch_at = head_bytes(position, topic)
+        self._kind, _ = _unpack_request_begin(frame)
+        self._head = bytes(frame[_REQUEST_BEGIN.size : self._batch_at])
+        # Of an answer: its length, the correlation id, what lies between that and the offsets, those, and the end.
+        head, tail = _PRODUCE_ANSWER_HEAD.pack(0, 0, _ONE), _PRODUCE_ANSWER.pack(_ONE, index, 0, 0, 0, 1)
+        self._answer_middle = head[8:] + topic + tail[:7]
+        self._answer_bytes = _PRODUCE_ANSWER_BYTES + len(topic)
+        self._pack_answer = struct.Struct(f">ii{len(self._answer_middle)}sqqq{len(_PRODUCE_ANSWER_END)}s").pack
+
+    def read(self, chunk: bytearray, nbytes: int) -> tuple[int, int, int] | None:
+        """The correlation id of such a request, of that many bytes at the front of a buffer, and where its batch lies.
+
+        The request has its length before it. None when it is anything else.
+        """
+        kind, correlation_id = _unpack_request_begin(chunk, 4)
+        if kind != self._kind or not chunk.startswith(self._head, 12):
+            return None
+        at = self._batch_at + 4
+        size = chunk[at]
+        at += 1
+        if size >= _SHORT:
+            more = chunk[at]
+            size += (more << 7) - _SHORT
+            at += 1
+            if more >= _SHORT:
+                return None
+        end = at + size - 1
+        if size < _ONE or end + 3 != nbytes or not chunk.startswith(_NO_TAGS, end):
+            return None
+        return correlation_id, at, end
+
+    def answer(self, correlation_id: int, base_offset: int, append_time_ms: int, log_start_offset: int) -> bytes:
+        """As `small_produce_answer`."""
+        return self._pack_answer(
+            self._answer_bytes,
+            correlation_id,
+            self._answer_middle,
+            base_offset,
+            append_time_ms,
+            log_start_offset,
+            _PRODUCE_ANSWER_END,
+        )
+
+
+def head_bytes(position: int, topic: bytes) -> int:
+    """Where the batch of a small produce, with its length before it, begins in the frame."""
+    return position + _PRODUCE_HEAD.size + len(topic) + _PRODUCE_PARTITION.size - 1
 
 
 def small_produce_answer(

@@ -80,7 +80,7 @@ class ReadyConnections:
         events = self._left or self._epoll.poll(0, _READ_PER_TURN)
         self._left = []
         answered = self.answered = [] if len(events) > 1 else None
-        now = self._loop.time
+        now = time.monotonic  # the clock of real loops, without a call of theirs
         due = 0.0
         is_crowd = len(events) > _CROWD
         end = time.thread_time() + _READ_TURN_S if is_crowd else 0.0
@@ -183,35 +183,33 @@ class ServerTransport(asyncio.Transport):
     # --- reading
 
     def _read(self) -> None:
+        """Read what has come, again as long as it fills the buffer, so that there may be more."""
+        protocol = self._protocol
         for _ in range(_READS_MAX):
-            if not self._read_once() or self._paused or self._closing:
-                break
-
-    def _read_once(self) -> bool:
-        """Read what fits the buffer; whether it was filled, so that there may be more."""
-        try:
-            buffer = self._protocol.get_buffer(-1)
-            count = self._recv_into(buffer)
-            size = memoryview(buffer).nbytes
-            if not count and not size:
-                raise RuntimeError("get_buffer() returned an empty buffer")
-        except (BlockingIOError, InterruptedError):
-            return False
-        except (SystemExit, KeyboardInterrupt):
-            raise
-        except BaseException as error:  # noqa: BLE001 - as in asyncio: whatever it is, it is this connection's end
-            self._fail(error, "a connection could not be read")
-            return False
-        if not count:
-            self._ended()
-            return False
-        try:
-            self._protocol.buffer_updated(count)
-        except (SystemExit, KeyboardInterrupt):
-            raise
-        except BaseException as error:  # noqa: BLE001 - as above
-            self._fail(error, "buffer_updated() failed")
-        return count == size
+            try:
+                buffer = protocol.get_buffer(-1)
+                count = self._recv_into(buffer)
+                size = buffer.nbytes if type(buffer) is memoryview else memoryview(buffer).nbytes
+                if not count and not size:
+                    raise RuntimeError("get_buffer() returned an empty buffer")
+            except (BlockingIOError, InterruptedError):
+                return
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as error:  # noqa: BLE001 - as in asyncio: whatever it is, it is this connection's end
+                self._fail(error, "a connection could not be read")
+                return
+            if not count:
+                self._ended()
+                return
+            try:
+                protocol.buffer_updated(count)
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as error:  # noqa: BLE001 - as above
+                self._fail(error, "buffer_updated() failed")
+            if count != size or self._paused or self._closing:
+                return
 
     def _ended(self) -> None:
         """The peer sends no more."""
@@ -265,25 +263,40 @@ class ServerTransport(asyncio.Transport):
     def send_answer(self) -> None:
         """Send what was left for the end of the turn."""
         data, self._answer = self._answer, None
-        if data is not None and not self._lost:
-            self._send_now(data)
+        if data is None or self._lost:
+            return
+        try:
+            count = self._send(data)
+        except BaseException as error:  # noqa: BLE001 - as above
+            count = self._not_sent(error)
+        if count != len(data):
+            self._keep(data, count)
 
     def _send_now(self, data: bytes | bytearray | memoryview) -> None:
+        count = 0
         if not self._unsent:
             try:
                 count = self._send(data)
-            except (BlockingIOError, InterruptedError):
-                count = 0
-            except (SystemExit, KeyboardInterrupt):
-                raise
             except BaseException as error:  # noqa: BLE001 - as above
-                self._fail(error, "a connection could not be written to")
-                return
-            if count == len(data):
-                return
-            data = memoryview(data)[count:]
+                count = self._not_sent(error)
+        if count != len(data):
+            self._keep(data, count)
+
+    def _not_sent(self, error: BaseException) -> int:
+        """Nothing was sent: 0 if that is because there is no room, otherwise it is the connection's end."""
+        if isinstance(error, (SystemExit, KeyboardInterrupt)):
+            raise error
+        if not isinstance(error, (BlockingIOError, InterruptedError)):
+            self._fail(error, "a connection could not be written to")
+        return 0
+
+    def _keep(self, data: bytes | bytearray | memoryview, sent: int) -> None:
+        """Send the rest, from there on, when there is room for it."""
+        if self._lost:
+            return
+        if not self._unsent:
             self._loop.add_writer(self._number, self._send_rest)
-        self._unsent += data
+        self._unsent += memoryview(data)[sent:]
         self._pause_protocol()
 
     def _send_rest(self) -> None:

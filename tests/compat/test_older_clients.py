@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import subprocess
 from collections.abc import Callable, Iterator
@@ -15,8 +14,9 @@ import pytest
 from bench.peers import kafka_libs, old_clients, why_no_kafka, why_no_old_clients
 
 import headrace.broker.handlers.api_versions
-from headrace.broker.dispatch import load_handlers
+from headrace.broker.handlers.api_versions import served_apis
 from headrace.protocol.api import ApiKey
+from headrace.protocol.messages.api_versions import ApiVersion
 from headrace.testing import EmbeddedBroker
 
 from .clients import TIMEOUT_S, create_topic, poll_confluent
@@ -76,12 +76,18 @@ def failures(printed: str) -> Iterator[str]:
 def at_most(highest: dict[ApiKey, int]) -> Iterator[None]:
     """Have brokers say that they speak these requests up to lower versions than they do."""
 
-    def lowered() -> Any:
-        handlers = load_handlers().items()
-        return {key: dataclasses.replace(one, high=highest.get(one.api_key, one.high)) for key, one in handlers}
+    def lowered(to_brokers: bool) -> list[ApiVersion]:
+        return [
+            ApiVersion(
+                api_key=one.api_key,
+                min_version=one.min_version,
+                max_version=highest.get(ApiKey(one.api_key), one.max_version),
+            )
+            for one in served_apis(to_brokers)
+        ]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(headrace.broker.handlers.api_versions, "load_handlers", lowered)
+        patch.setattr(headrace.broker.handlers.api_versions, "served_apis", lowered)
         yield
 
 

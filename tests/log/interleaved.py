@@ -175,8 +175,8 @@ class World:
         if not self.partition.takes_at_once(-1):
             return False
         now_ms = self.host.clock.now_ms()
-        batches = [build_batch([(now_ms, b"key-0", value, []) for value in values]) for values in several]
-        for values, appended in zip(several, append_together(self.partition, batches), strict=True):
+        batches = [memoryview(build_batch([(now_ms, b"key-0", value, []) for value in values])) for values in several]
+        for values, appended in zip(several, append_together(self.partition, batches, now_ms), strict=True):
             assert isinstance(appended, Appended), appended
             self._was_acknowledged(values, appended)
         return True

@@ -41,7 +41,7 @@ def api_versions(broker: Broker, context: RequestContext, request: ApiVersionsRe
         _SOFTWARE.fullmatch(request.client_software_name) and _SOFTWARE.fullmatch(request.client_software_version)
     ):
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
-    response = ApiVersionsResponse(api_keys=_served(context.is_from_broker))
+    response = ApiVersionsResponse(api_keys=served_apis(context.is_from_broker))
     response.supported_features = [
         SupportedFeatureKey(name=name, min_version=low, max_version=high)
         for name, (low, high) in SUPPORTED_FEATURES.items()
@@ -56,7 +56,7 @@ def api_versions(broker: Broker, context: RequestContext, request: ApiVersionsRe
 
 
 @cache
-def _served(to_brokers: bool) -> list[ApiVersion]:
+def served_apis(to_brokers: bool) -> list[ApiVersion]:
     """What there is to ask for. Every connection begins with that question: nobody changes the list."""
     return [
         ApiVersion(api_key=handler.api_key, min_version=handler.advertised_low, max_version=handler.high)

@@ -90,6 +90,15 @@ def test_a_snappy_block_that_claims_too_much_is_not_allocated() -> None:
         decompress(Codec.SNAPPY, b"\xff\xff\xff\xff\x0f" + b"x" * 20, 1024 * 1024)
 
 
+def test_a_snappy_block_that_claims_more_than_it_can_hold_is_not_allocated() -> None:
+    """Within the limit: sixty bytes would have a quarter of a gigabyte allocated."""
+    claimed = b"\xcd\xc2\x81\x7f"  # 266,363,213
+    with pytest.raises(MalformedRecordError, match="says that it holds 266363213"):
+        decompress(Codec.SNAPPY, claimed + b"x" * 60, 1 << 28)
+    densest = b"a" * 100_000
+    assert bytes(decompress(Codec.SNAPPY, bytes(cramjam.snappy.compress_raw(densest)), 1 << 28)) == densest
+
+
 @pytest.mark.parametrize("codec", COMPRESSED)
 def test_a_cut_stream_is_refused_wherever_it_is_cut(codec: Codec) -> None:
     whole = bytes(compress(codec, TEXT[:5000]))

@@ -91,6 +91,8 @@ def test_a_wrong_checksum_is_found_also_inside() -> None:
         (wrapper(5, [wrapper(0, [message(0, b"a")], Codec.GZIP)], Codec.GZIP), "holds a compressed message"),
         (wrapper(5, [], Codec.GZIP), "holds no messages"),
         (wrapper(5, [message(9, b"a")], Codec.GZIP), "relative offset 9"),
+        (wrapper(5, [message(3, b"a"), message(2, b"b")], Codec.GZIP), "relative offset 3"),
+        (wrapper(9, [message(2**63 - 1, b"a"), message(0, b"b")], Codec.GZIP), f"relative offset {2**63 - 1}"),
         (message(5, None, attributes=1), "no value"),
         (message(5, b"x", attributes=4), "codec 4"),
         (message(5, b"x", attributes=1), "gzip"),

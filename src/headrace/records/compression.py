@@ -198,6 +198,8 @@ def _gzip_pieces(view: memoryview, limit_bytes: int, piece_bytes: int) -> Iterat
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES = 32 * 1024
+# A copy of 64 bytes takes three.
+_SNAPPY_MAX_RATIO = 22
 _XERIAL_MAGIC_HEAD = struct.unpack(">i", _XERIAL_MAGIC[:4])[0]
 
 
@@ -227,6 +229,9 @@ def _snappy_block(block: memoryview, room: int, limit_bytes: int) -> bytes:
         raise _broken(Codec.SNAPPY, "no valid block length")
     if length > room:
         raise _too_large(Codec.SNAPPY, limit_bytes)
+    if length > _SNAPPY_MAX_RATIO * len(block):
+        # It would be allocated before the block is seen to end too early.
+        raise _broken(Codec.SNAPPY, f"a block of {len(block)} bytes says that it holds {length}")
     try:
         return bytes(cramjam.snappy.decompress_raw(block))
     except cramjam.DecompressionError as error:
@@ -234,7 +239,7 @@ def _snappy_block(block: memoryview, room: int, limit_bytes: int) -> bytes:
 
 
 def _snappy_pieces(view: memoryview, limit_bytes: int, piece_bytes: int) -> Iterator[bytes]:
-    # Blocks are what they are: 32 KB as Java writes them, and none holds more than 22 times its size.
+    # Blocks are what they are: 32 KB as Java writes them.
     end = len(view)
     if end == 0:
         raise _broken(Codec.SNAPPY, "the stream is empty")

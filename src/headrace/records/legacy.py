@@ -177,4 +177,8 @@ def _inner_messages(wrapper: Batch, inner: list[Batch], check_crcs: bool) -> Ite
         if check_crcs:
             check_legacy(one)
         found = _message(one)
+        if magic == 1 and last != 0 and not 0 <= first + found.offset <= last:
+            raise MalformedRecordError(
+                f"compressed message at offset {last} holds one of relative offset {found.offset}, beyond its last"
+            )
         yield found._replace(offset=first + found.offset, timestamp=found.timestamp if stamp is None else stamp)

@@ -389,7 +389,10 @@ class Log(AppendableLog):
     @property
     def durable_end(self) -> int:
         """Up to where the log is as durable as its topic wants (`flush.messages`)."""
-        return self.end_offset if self.unsynced < self.config.flush_messages else self.recovery_point
+        mark = self.synced
+        view = self.view  # one for all of it: the writer may append beside this
+        recovery_point = view.recovered(mark)
+        return view.end_offset if view.end_offset - recovery_point < self.config.flush_messages else recovery_point
 
     def sync_due(self, now_ms: int) -> bool:
         """Whether `flush.ms` is over for something that was appended."""

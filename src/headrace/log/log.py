@@ -180,6 +180,8 @@ class Log(AppendableLog):
         try:
             return reading.locate(view, offset, max_bytes, limit, at_least_one=at_least_one, nowait=nowait)
         except BrokenInvariantError as error:
+            if self.view.cuts != view.cuts:
+                return reading.nothing(view, offset)  # what was cut off meanwhile may be overwritten: ask again
             self._taken_out(error)
             raise
 

@@ -312,3 +312,15 @@ def test_epochs_that_were_cut_off_do_not_come_back_with_a_crash(cut: int, epoch:
     assert again.epochs.entries == log.epochs.entries
     again.sync()
     assert open_log(host, recovery_point=again.end_offset).epochs.entries == log.epochs.entries
+
+
+def test_an_epoch_that_began_elsewhere_before_a_log_was_begun_anew_does_not_come_back_with_a_crash() -> None:
+    host = make_host()
+    log = open_log(host)
+    log.start_at(10)
+    log.append_replica(copies(10, 4, 2))
+    log.sync()
+    log.start_at(4)
+    log.append_replica(copies(4, 8, 2))
+    again = open_log(host, recovery_point=4)
+    assert again.epochs.entries == log.epochs.entries == [(2, 4)]

@@ -310,13 +310,14 @@ class LogLoader:
 
     def _note_epoch(self, header: BatchHeader) -> None:
         epochs, epoch = self._epochs, header.leader_epoch
-        if 0 <= epoch < epochs.latest and epoch < epochs.epoch_for(header.base_offset):
+        known = epochs.epoch_for(header.base_offset)
+        if epoch in (known, leader_epochs.UNDEFINED):
+            return
+        if known > epoch:
             # The file is from before a cut. What was written there since is of a leader that never knew those epochs.
             epochs.truncate_above(epoch)
-            self._epochs_changed = True
-        if epoch > epochs.latest:
-            epochs.assign(epoch, header.base_offset)
-            self._epochs_changed = True
+        epochs.assign(epoch, header.base_offset)
+        self._epochs_changed = True
 
     # ---- after any other stop ------------------------------------------------------------------------------------
 

@@ -384,6 +384,23 @@ def test_a_sync_does_not_vouch_for_what_takes_the_place_of_a_cut_end(monkeypatch
     assert log.recovery_point == 7
 
 
+def test_what_is_appended_while_the_durable_end_is_asked_for_is_not_part_of_it() -> None:
+    log = open_log(make_host(), LogConfig(flush_messages=1))
+    append(log)
+    log.sync()
+    beside = once(lambda: append(log))
+
+    class Config(LogConfig):
+        def __getattribute__(self, name: str) -> Any:
+            if name == "flush_messages":
+                beside()
+            return super().__getattribute__(name)
+
+    log.config = Config(flush_messages=1)
+    assert log.durable_end == 1
+    assert (log.end_offset, log.recovery_point, log.durable_end) == (2, 1, 1)
+
+
 def test_a_watermark_from_before_a_cut_says_nothing_about_what_comes_after_it() -> None:
     log = open_log(make_host())
     for _ in range(5):

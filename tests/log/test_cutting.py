@@ -10,7 +10,7 @@ import pytest
 
 from headrace.errors import CorruptMessageError, OffsetOutOfRangeError
 from headrace.log import Caches, Log, LogConfig, UnexpectedOffsetError
-from headrace.records import build_batch
+from headrace.records import assign, build_batch
 from headrace.runtime import DiskError, FileMissingError
 from headrace.runtime.simulated import DiskFault
 
@@ -287,3 +287,40 @@ def test_a_compacted_logs_segment_ends_in_time_for_compaction() -> None:
     assert log.roll_if_due(NOW_MS + 1001)
     assert bases(log) == [0, 2]
     assert not log.roll_if_due(NOW_MS + 9999)
+
+
+def copies(first: int, count: int, epoch: int) -> bytes:
+    """What a leader sends, a batch for each offset."""
+    made = [batch(b"x") for _ in range(count)]
+    for number, one in enumerate(made):
+        assign(memoryview(one), first + number, epoch)
+    return b"".join(made)
+
+
+@pytest.mark.parametrize(("cut", "epoch"), [(5, 1), (3, 1), (2, 0)])
+def test_epochs_that_were_cut_off_do_not_come_back_with_a_crash(cut: int, epoch: int) -> None:
+    host = make_host()
+    log = open_log(host)
+    for first, count, known in ((0, 2, 0), (2, 3, 1), (5, 2, 2)):
+        log.append_replica(copies(first, count, known))
+    log.sync()
+    # Its next leader led before, in an epoch that got further there.
+    log.truncate_to(cut)
+    log.append_replica(copies(log.end_offset, 6, epoch))
+    again = open_log(host, recovery_point=cut)
+    assert again.end_offset == log.end_offset
+    assert again.epochs.entries == log.epochs.entries
+    again.sync()
+    assert open_log(host, recovery_point=again.end_offset).epochs.entries == log.epochs.entries
+
+
+def test_an_epoch_that_began_elsewhere_before_a_log_was_begun_anew_does_not_come_back_with_a_crash() -> None:
+    host = make_host()
+    log = open_log(host)
+    log.start_at(10)
+    log.append_replica(copies(10, 4, 2))
+    log.sync()
+    log.start_at(4)
+    log.append_replica(copies(4, 8, 2))
+    again = open_log(host, recovery_point=4)
+    assert again.epochs.entries == log.epochs.entries == [(2, 4)]

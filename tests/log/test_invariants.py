@@ -199,6 +199,32 @@ def test_what_lies_outside_the_view_is_not_read(
     check_refused(host, filled(host), read, "to be read")
 
 
+def test_a_reader_that_finds_overwritten_what_was_cut_off_beside_it_asks_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = make_host()
+    log = open_log(host)
+    for _ in range(6):
+        log.append(batch(b"v"), EPOCH, now_ms=NOW_MS)
+    log.close()
+    log = open_log(host, clean=True)
+    # Where these are is known. The ones before are looked for on disk.
+    for _ in range(4):
+        log.append(batch(b"v"), EPOCH, now_ms=NOW_MS)
+    log.update_high_watermark(7)
+    plain, cuts = Segment.translate, [2]
+
+    def translate(self: Segment, offset: int, size: int | None = None, *, nowait: bool = False) -> Any:
+        if cuts:
+            log.truncate_to(cuts.pop())
+            for _ in range(8):
+                log.append(batch(b"w" * 109), EPOCH + 1, now_ms=NOW_MS)
+        return plain(self, offset, size, nowait=nowait)
+
+    monkeypatch.setattr(Segment, "translate", translate)
+    assert log.locate(4, 10_000, limit=7, at_least_one=True).length == 0
+    assert log.failure is None
+    assert log.locate(4, 10_000, limit=7, at_least_one=True).length == 3 * len(batch(b"w" * 109))
+
+
 def test_other_bytes_than_those_looked_for_are_not_given_to_readers() -> None:
     log = filled(make_host())
     found = log.locate(2, 1000, limit=4, at_least_one=True)

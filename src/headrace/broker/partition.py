@@ -480,6 +480,8 @@ class Partition:
 
     def check_in_sync(self) -> None:
         """Time has passed: followers that are behind for too long leave the in-sync replicas."""
+        if self._offline is not None or self.log.failure is not None:
+            return  # that is why they are: without them nobody could lead in our place
         if (state := self.state) is not None:
             now_ms = self._surroundings.now_ms()
             if state.tick(now_ms):

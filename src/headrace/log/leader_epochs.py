@@ -85,6 +85,12 @@ class LeaderEpochs:
         self._note_latest()
         return len(self._entries) != before
 
+    def truncate_above(self, epoch: int) -> None:
+        """Forget the epochs after this one."""
+        while self._entries and self._entries[-1].epoch > epoch:
+            self._entries.pop()
+        self._note_latest()
+
     def truncate_start(self, start_offset: int) -> bool:
         """Forget epochs that ended before `start_offset`; the one that reaches across now begins there."""
         at = bisect_right(self._entries, start_offset, key=lambda entry: entry.start_offset)

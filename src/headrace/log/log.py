@@ -180,6 +180,8 @@ class Log(AppendableLog):
         try:
             return reading.locate(view, offset, max_bytes, limit, at_least_one=at_least_one, nowait=nowait)
         except BrokenInvariantError as error:
+            if self.view.cuts != view.cuts:
+                return reading.nothing(view, offset)  # what was cut off meanwhile may be overwritten: ask again
             self._taken_out(error)
             raise
 
@@ -389,7 +391,10 @@ class Log(AppendableLog):
     @property
     def durable_end(self) -> int:
         """Up to where the log is as durable as its topic wants (`flush.messages`)."""
-        return self.end_offset if self.unsynced < self.config.flush_messages else self.recovery_point
+        mark = self.synced
+        view = self.view  # one for all of it: the writer may append beside this
+        recovery_point = view.recovered(mark)
+        return view.end_offset if view.end_offset - recovery_point < self.config.flush_messages else recovery_point
 
     def sync_due(self, now_ms: int) -> bool:
         """Whether `flush.ms` is over for something that was appended."""

@@ -309,9 +309,15 @@ class LogLoader:
                 self._note_epoch(header)
 
     def _note_epoch(self, header: BatchHeader) -> None:
-        if header.leader_epoch > self._epochs.latest:
-            self._epochs.assign(header.leader_epoch, header.base_offset)
-            self._epochs_changed = True
+        epochs, epoch = self._epochs, header.leader_epoch
+        known = epochs.epoch_for(header.base_offset)
+        if epoch in (known, leader_epochs.UNDEFINED):
+            return
+        if known > epoch:
+            # The file is from before a cut. What was written there since is of a leader that never knew those epochs.
+            epochs.truncate_above(epoch)
+        epochs.assign(epoch, header.base_offset)
+        self._epochs_changed = True
 
     # ---- after any other stop ------------------------------------------------------------------------------------
 

@@ -157,9 +157,8 @@ class LogState:
     @property
     def recovery_point(self) -> int:
         """Everything below it is durable."""
-        offset, cuts = self.synced  # before the view, as above
-        view = self.view
-        return min(offset, view.end_offset, view.cut_to if cuts != view.cuts else offset)
+        mark = self.synced  # before the view, as above
+        return self.view.recovered(mark)
 
     @property
     def cut_count(self) -> int:

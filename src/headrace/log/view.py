@@ -63,6 +63,11 @@ class View(NamedTuple):
             return self.start_offset
         return offset if offset < self.end_offset else self.end_offset
 
+    def recovered(self, mark: Mark) -> int:
+        """As `valid`, of a recovery point: it may lie before the log's start."""
+        offset, cuts = mark
+        return min(offset, self.end_offset, self.cut_to if cuts != self.cuts else offset)
+
     def stable_at(self, high_watermark: int) -> int:
         """The last stable offset, given a high watermark within this view.
 

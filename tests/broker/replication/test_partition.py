@@ -32,6 +32,7 @@ from headrace.errors import (
     RequestTimedOutError,
 )
 from headrace.log import Appended, Log
+from headrace.log.invariants import BrokenInvariantError
 from headrace.protocol.messages.create_topics import CreatableTopic
 from headrace.protocol.messages.offset_for_leader_epoch import (
     EpochEndOffset,
@@ -463,6 +464,24 @@ def test_what_comes_to_the_disk_when_the_next_epoch_has_begun_is_committed_in_it
             partition.fetched(follower, 7, 1, 0)
         assert partition.log.recovery_point == 1
         assert partition.high_watermark == 1
+
+    simulated(test)
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_leader_whose_log_is_out_of_service_takes_nobody_out_of_the_in_sync_replicas(known: bool) -> None:
+    """They cannot fetch because of it: were it the only one left, nobody could lead in its place."""
+
+    async def test(broker: Broker, partition: Partition, neighbours: Neighbours) -> None:
+        partition.lead(leads(1))
+        append(partition, b"one").cancel()
+        error = BrokenInvariantError("read", partition.log.directory, "a reader found it")
+        partition.log.fail(error)
+        if known:
+            partition.failed(error)
+        neighbours.time_ms += 5000.0
+        partition.check_in_sync()
+        assert neighbours.proposals == []
 
     simulated(test)
 

@@ -8,6 +8,7 @@ from headrace.errors import ErrorCode
 from headrace.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTopicResult,
     AddPartitionsToTxnTransaction,
 )
 from headrace.topics import TopicPartition
@@ -152,6 +153,27 @@ def test_an_id_that_is_named_again_is_about_the_partitions_of_its_last_mention()
     assert clients.snapshots()[ID].partitions == {A1}
     assert ask(asked(epoch, 1), asked(epoch, 0)) == [(1, ErrorCode.NONE)] * 2
     assert clients.snapshots()[ID].partitions == {A0, A1}
+
+
+def test_who_only_asks_about_no_partition_begins_no_transaction() -> None:
+    clients = Clients()
+    producer_id, epoch = clients.started()
+    before = clients.snapshots()[ID]
+
+    def ask(*topics: list[AddPartitionsToTxnTopic]) -> list[list[AddPartitionsToTxnTopicResult]]:
+        transactions = [
+            AddPartitionsToTxnTransaction(
+                transactional_id=ID, producer_id=producer_id, producer_epoch=epoch, verify_only=True, topics=asked
+            )
+            for asked in topics
+        ]
+        request = AddPartitionsToTxnRequest(transactions=transactions)
+        answer = clients.ask("add_partitions_to_txn", request, ADD_VERSION)
+        return [result.topic_results for result in answer.results_by_transaction]
+
+    assert ask([]) == [[]]
+    assert ask([AddPartitionsToTxnTopic(name="a", partitions=[0])], []) == [[], []]
+    assert clients.snapshots()[ID] == before
 
 
 def test_offsets_are_a_partition_of_the_offsets_topic() -> None:

@@ -105,7 +105,7 @@ class Partitions:
         errors = self._check_partitions(partitions, from_broker=from_broker)
         if not errors and asked.verify_only:
             errors = self.verify(asked.transactional_id, asked.producer_id, asked.producer_epoch, partitions)
-        if errors:
+        if errors or asked.verify_only:
             return AddPartitionsToTxnResult(
                 transactional_id=asked.transactional_id, topic_results=answers.add_results(errors)
             )

@@ -8,10 +8,12 @@ from headrace.errors import ErrorCode
 from headrace.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTopicResult,
     AddPartitionsToTxnTransaction,
 )
 from headrace.topics import TopicPartition
 from headrace.transactions import ADD_VERSION, errors_of
+from headrace.transactions.partitions import REPETITIONS_ANSWERED_MAX
 
 from .clients import A0, A1, B0, ID, Clients, all_of
 
@@ -152,6 +154,54 @@ def test_an_id_that_is_named_again_is_about_the_partitions_of_its_last_mention()
     assert clients.snapshots()[ID].partitions == {A1}
     assert ask(asked(epoch, 1), asked(epoch, 0)) == [(1, ErrorCode.NONE)] * 2
     assert clients.snapshots()[ID].partitions == {A0, A1}
+
+
+def test_an_id_that_is_named_very_often_is_answered_once() -> None:
+    clients = Clients()
+    producer_id, epoch = clients.started()
+    other_id, _ = clients.started(name="other")
+
+    def asked(name: str, producer_id: int, epoch: int, *indexes: int) -> AddPartitionsToTxnTransaction:
+        topics = [AddPartitionsToTxnTopic(name="a", partitions=list(indexes))]
+        return AddPartitionsToTxnTransaction(
+            transactional_id=name, producer_id=producer_id, producer_epoch=epoch, topics=topics
+        )
+
+    often = [asked(ID, producer_id, epoch + number, 0) for number in range(1, REPETITIONS_ANSWERED_MAX + 2)]
+    request = AddPartitionsToTxnRequest(
+        transactions=[*often, asked("other", other_id, epoch, 0), asked(ID, producer_id, epoch, 0, 1)]
+    )
+    answer = clients.ask("add_partitions_to_txn", request, ADD_VERSION)
+    assert [result.transactional_id for result in answer.results_by_transaction] == [ID, "other"]
+    assert errors_of(answer, ID) == all_of([A0, A1], ErrorCode.NONE)
+    assert errors_of(answer, "other") == {A0: ErrorCode.NONE}
+    assert clients.snapshots()[ID].partitions == {A0, A1}
+
+    # As many as that are answered each time, which is what Kafka does.
+    request.transactions = often
+    answer = clients.ask("add_partitions_to_txn", request, ADD_VERSION)
+    assert len(answer.results_by_transaction) == REPETITIONS_ANSWERED_MAX + 1
+
+
+def test_who_only_asks_about_no_partition_begins_no_transaction() -> None:
+    clients = Clients()
+    producer_id, epoch = clients.started()
+    before = clients.snapshots()[ID]
+
+    def ask(*topics: list[AddPartitionsToTxnTopic]) -> list[list[AddPartitionsToTxnTopicResult]]:
+        transactions = [
+            AddPartitionsToTxnTransaction(
+                transactional_id=ID, producer_id=producer_id, producer_epoch=epoch, verify_only=True, topics=asked
+            )
+            for asked in topics
+        ]
+        request = AddPartitionsToTxnRequest(transactions=transactions)
+        answer = clients.ask("add_partitions_to_txn", request, ADD_VERSION)
+        return [result.topic_results for result in answer.results_by_transaction]
+
+    assert ask([]) == [[]]
+    assert ask([AddPartitionsToTxnTopic(name="a", partitions=[0])], []) == [[], []]
+    assert clients.snapshots()[ID] == before
 
 
 def test_offsets_are_a_partition_of_the_offsets_topic() -> None:

@@ -22,6 +22,9 @@ from headrace.transactions.outcome import Outcome
 from headrace.transactions.shards import Shards
 from headrace.transactions.state import EPOCH_BUMP_VERSION, TransactionState, extended
 
+#: So many mentions of ids that a request has named before are answered. Kafka answers any number of them.
+REPETITIONS_ANSWERED_MAX = 4
+
 
 class Partitions:
     def __init__(self, shards: Shards, topics: PartitionLookup) -> None:
@@ -47,10 +50,15 @@ class Partitions:
     def _add_or_verify_all(
         self, out: Outcome, caller: Caller, transactions: list[AddPartitionsToTxnTransaction], at: Now
     ) -> list[AddPartitionsToTxnResult]:
-        """An id that is named again is answered each time, always about the partitions of its last mention."""
-        last = {asked.transactional_id: asked.topics for asked in transactions}
-        if len(last) == len(transactions):
-            return [self._add_or_verify(out, caller, asked, at) for asked in transactions]
+        """An id that is named again is answered each time, always about the partitions of its last mention.
+
+        Where that is so often, each id is answered once, for its last mention: as many times as many partitions would
+        keep everyone waiting for seconds.
+        """
+        latest = {asked.transactional_id: asked for asked in transactions}
+        repetitions = len(transactions) - len(latest)
+        if not repetitions or repetitions > REPETITIONS_ANSWERED_MAX:
+            return [self._add_or_verify(out, caller, asked, at) for asked in latest.values()]
         named: dict[str, list[AddPartitionsToTxnTopic]] = {}
         results: dict[tuple[str, int, int, bool], AddPartitionsToTxnResult] = {}
         answered = []
@@ -64,7 +72,7 @@ class Partitions:
                     producer_id=asked.producer_id,
                     producer_epoch=asked.producer_epoch,
                     verify_only=asked.verify_only,
-                    topics=last[name],
+                    topics=latest[name].topics,
                 )
                 results[said] = self._add_or_verify(out, caller, meant, at, names)
             answered.append(results[said])
@@ -105,7 +113,7 @@ class Partitions:
         errors = self._check_partitions(partitions, from_broker=from_broker)
         if not errors and asked.verify_only:
             errors = self.verify(asked.transactional_id, asked.producer_id, asked.producer_epoch, partitions)
-        if errors:
+        if errors or asked.verify_only:
             return AddPartitionsToTxnResult(
                 transactional_id=asked.transactional_id, topic_results=answers.add_results(errors)
             )

@@ -7,6 +7,7 @@ something was once left half done.
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -23,6 +24,7 @@ from headrace.client.consumer._heartbeats import Heartbeats
 from headrace.client.consumer._membership import GroupMembership
 from headrace.client.consumer._subscription import Subscriptions, TopicPartitionState
 from headrace.client.consumer.blocking import Consumer
+from headrace.client.errors import ClientClosedError
 from headrace.client.flows import Task, UserCode
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.heartbeat import HeartbeatResponse
@@ -310,5 +312,27 @@ def test_heartbeats_begin_though_the_start_of_their_thread_was_interrupted(withi
         assert thread._thread.is_alive()
         consumer.close(0)
         assert not thread._thread.is_alive()
+
+    assert at_every_place(within, run)
+
+
+# --- the end ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("within", [inspect.unwrap(Consumer.close), Consumer._begin_closing])
+def test_a_consumer_is_closed_by_the_next_who_closes_it_though_the_first_was_interrupted(
+    within: Callable[..., Any],
+) -> None:
+    def run(interruption: Interruption) -> None:
+        with blocking_consumer(cluster_with(5)) as consumer:
+            consumer.assign([T0])
+            assert len(all_that_comes(consumer, 2)) == 5
+            with interrupted_by(interruption):
+                consumer.close()
+            consumer.close()
+            client: Any = consumer._client
+            assert client.core.closed
+            with pytest.raises(ClientClosedError):
+                consumer.poll(0)
 
     assert at_every_place(within, run)

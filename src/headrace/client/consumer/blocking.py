@@ -243,10 +243,11 @@ class Consumer(ConsumerBase):
 
     @exclusive
     def close(self, timeout: float = CLOSE_TIMEOUT_S, *, leave_group: bool | None = None) -> None:
-        if not self._begin_closing():
-            return
         if self._pid != os.getpid():
             self._closed = True
+            return
+        # No call between this and the `try`: who is interrupted there could not close it any more.
+        if not self._begin_closing():
             return
         core, client = self._core, self._client
         try:

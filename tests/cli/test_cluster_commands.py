@@ -41,6 +41,7 @@ def test_a_plan_is_made_run_and_undone(headrace: Command, topic: str, tmp_path: 
     assert "nothing is being moved" in headrace("reassign", "cancel").err
 
 
+@pytest.mark.slow
 def test_a_cluster_is_not_started_where_another_listens(command: Command, tmp_path: Path) -> None:
     """Else that one would be taken for its broker, and be written to."""
     with socket.create_server(("127.0.0.1", 0)) as listener:

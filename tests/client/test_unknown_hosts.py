@@ -16,6 +16,7 @@ NO_LABEL = "idna|label empty"
 """What Python says of such a name, by its version."""
 
 
+@pytest.mark.slow
 def test_a_producer_goes_on_without_it() -> None:
     with Producer(bootstrap_servers=NO_HOST, max_block_ms=1000) as producer:
         for _ in range(2):

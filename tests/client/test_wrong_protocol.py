@@ -166,6 +166,7 @@ def test_a_client_that_does_not_log_in_learns_that_it_has_to(kind: str) -> None:
             assert "by PLAIN or SCRAM-SHA-512: set security.protocol to SASL_PLAINTEXT" in str(error)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", [{}, {"security.protocol": "SSL"}])
 def test_who_only_closes_connections_is_not_taken_for_one_that_wants_something(config: dict[str, Any]) -> None:
     """What stands between containers accepts connections, and closes them, before there is a broker behind it."""
@@ -177,6 +178,7 @@ def test_who_only_closes_connections_is_not_taken_for_one_that_wants_something(c
             assert "security.protocol" in str(failed.value)
 
 
+@pytest.mark.slow
 def test_a_listener_with_tls_that_is_starting_is_not_taken_for_one_without() -> None:
     """It breaks handshakes off, and answers what is no TLS with an alert: the client's own question is such."""
     plain: list[bytes] = []

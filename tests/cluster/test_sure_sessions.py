@@ -33,6 +33,7 @@ def test_a_session_of_the_model_is_sure_while_it_lasts() -> None:
     run_model(_stays_sure)
 
 
+@pytest.mark.slow
 def test_a_session_in_a_directory_is_sure_while_it_lasts() -> None:
     run_shared(_stays_sure, timeout_s=2.0)
 

@@ -79,6 +79,7 @@ def _bad(data: bytes) -> object:
     return {}[data] if data.startswith(b"other") else None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("data", "what"), [(b"hang", "CPU"), (b"other", "KeyError"), (b"much", "MemoryError")])
 def test_what_is_wrong_is_found(data: bytes, what: str) -> None:
     """In a process of its own, which may take no more memory afterwards."""
@@ -269,6 +270,7 @@ def test_a_letter_that_says_to_be_no_part_is_a_whole_one(part: str) -> None:
     assert part_of([(PART, part.encode())]) is None
 
 
+@pytest.mark.slow
 def test_the_scan_has_a_request_for_every_array_and_all_of_them_are_taken() -> None:
     """`python -m tests.hostile.elements`: as many elements as are taken, and none too many."""
     scanned = set()

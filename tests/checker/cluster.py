@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from bench.peers import kafka_libs, why_no_kafka
+
 from .analysis import Anomaly
 from .history import Kind, Operation, Outcome
 from .run import TOPICS, Report, Run
@@ -72,9 +74,10 @@ class ClusterRun:
         say: Callable[[str], None] = lambda _: None,
         *,
         with_zookeeper: bool = False,
+        of_apache: bool = False,
     ) -> None:
         self._say = say
-        self._servers = ThreeBrokers(directory, with_zookeeper=with_zookeeper)
+        self._servers = ThreeBrokers(directory, with_zookeeper=with_zookeeper, of_apache=of_apache)
         self._run = Run(directory, seed, say, servers=self._servers, crew=CREW)
         self._quiet = self._rolling = Window(0.0, 0.0)
 
@@ -127,8 +130,13 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=120.0, help="under faults")
     parser.add_argument("--seed", type=int, default=None, help="of the faults; the clients' timing is their own")
     parser.add_argument("--zookeeper", action="store_true", help="an ensemble of three real ones, hurt too")
+    parser.add_argument("--kafka", action="store_true", help="three nodes of Apache Kafka instead (`make peers`)")
     parser.add_argument("--keep", type=Path, default=None, help="a directory for histories and logs, kept afterwards")
     options = parser.parse_args()
+    if options.kafka and kafka_libs() is None:
+        parser.error(why_no_kafka())
+    if options.kafka and options.zookeeper:
+        parser.error("Apache Kafka 4 has no ZooKeeper: --kafka or --zookeeper")
     seed = options.seed if options.seed is not None else time.time_ns() % 1_000_000
     began = time.monotonic()
 
@@ -136,9 +144,11 @@ def main() -> int:
         print(f"{time.monotonic() - began:7.1f} s  {text}", flush=True)
 
     with tempfile.TemporaryDirectory(prefix="checker-") as temporary:
-        say(f"seed {seed}, {options.seconds:.0f} s under faults, {'ZooKeeper' if options.zookeeper else 'a directory'}")
+        kind = "Apache Kafka" if options.kafka else "ZooKeeper" if options.zookeeper else "a directory"
+        say(f"seed {seed}, {options.seconds:.0f} s under faults, {kind}")
         directory = options.keep or Path(temporary)
-        report = ClusterRun(directory, seed, say, with_zookeeper=options.zookeeper).go(options.seconds)
+        run = ClusterRun(directory, seed, say, with_zookeeper=options.zookeeper, of_apache=options.kafka)
+        report = run.go(options.seconds)
         print("\n".join(report.lines()))
     return 1 if report.anomalies else 0
 

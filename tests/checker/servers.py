@@ -1,4 +1,4 @@
-"""What the clients of a run talk to, and how it is hurt: one broker, or three that share a store."""
+"""What the clients of a run talk to, and how it is hurt: one broker, three that share a store, or Apache Kafka."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import random
 import resource
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
 
+from bench.peers import ApacheKafka, Quorum
 from tests.waiting import eventually
 
 from headrace import Admin
@@ -43,9 +45,29 @@ CLUSTER_SETTINGS = BROKER_SETTINGS | {
     "replica.lag.time.max.ms": "5000",
     "leader.imbalance.check.interval.seconds": "5",
 }
+KAFKA_SETTINGS = {name: value for name, value in CLUSTER_SETTINGS.items() if not name.startswith("zookeeper.")}
 BROKERS = (1, 2, 3)
 _HEAL_S = 90.0
 _LOOK_S = 0.1
+
+
+class Node(Protocol):
+    """One of three brokers, as a process."""
+
+    directory: Path
+
+    @property
+    def address(self) -> str: ...
+    @property
+    def pid(self) -> int: ...
+    @property
+    def is_running(self) -> bool: ...
+    def start(self) -> object: ...
+    def stop(self) -> int:
+        """As its operator does; the exit code."""
+
+    def kill(self) -> None: ...
+    def output(self) -> str: ...
 
 
 class Servers(Protocol):
@@ -121,25 +143,83 @@ class OneBroker:
         pause(self._broker.pid, seconds)
 
 
-class ThreeBrokers:
-    """Each behind a proxy of its own, which clients and the other brokers connect to; with an ensemble of three
-    ZooKeepers, or with the store in a directory."""
+class KafkaNode:
+    """One of Apache Kafka's nodes, which is a broker and one of the controllers."""
 
-    def __init__(self, directory: Path, *, with_zookeeper: bool) -> None:
-        self._zookeeper = ZooKeeperEnsemble(directory / "zookeeper") if with_zookeeper else None
-        self._proxies = {node: FaultProxy() for node in BROKERS}
-        store = (
-            {"zookeeper.connect": self._zookeeper.address}
-            if self._zookeeper is not None
-            else {"headrace.metadata.dir": str(directory / "metadata")}
+    def __init__(self, kafka: ApacheKafka) -> None:
+        self._kafka = kafka
+        self.directory = kafka.directory / "data"
+
+    @property
+    def address(self) -> str:
+        return self._kafka.address
+
+    @property
+    def pid(self) -> int:
+        return self._kafka.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._kafka.process is not None and self._kafka.process.poll() is None
+
+    def start(self) -> None:
+        self._kafka.start()
+
+    def stop(self) -> int:
+        process = self._kafka.process
+        self._kafka.stop()
+        # What Java ends with after SIGTERM, when all its hooks have run.
+        return 0 if process is None or process.returncode == 128 + signal.SIGTERM else process.returncode
+
+    def kill(self) -> None:
+        self._kafka.kill()
+
+    def output(self) -> str:
+        return (self._kafka.directory / "server.log").read_text(errors="replace")
+
+
+def kafka_nodes(directory: Path) -> tuple[dict[int, Node], dict[int, FaultProxy]]:
+    """Of Apache Kafka, with the settings that count here; clients and the other brokers reach each by its proxy, the
+    controllers each other directly."""
+    quorum = Quorum.of(BROKERS)
+    proxies = {node: FaultProxy() for node in BROKERS}
+    nodes: dict[int, Node] = {}
+    for node in BROKERS:
+        settings = {**KAFKA_SETTINGS, **proxies[node].overrides}
+        kafka = ApacheKafka(directory / f"node-{node}", settings, node_id=node, quorum=quorum)
+        kafka.prepare()
+        nodes[node] = KafkaNode(kafka)
+    return nodes, proxies
+
+
+def headrace_nodes(directory: Path, store: Mapping[str, str]) -> tuple[dict[int, Node], dict[int, FaultProxy]]:
+    """Clients and the other brokers reach each by its proxy."""
+    proxies = {node: FaultProxy() for node in BROKERS}
+    nodes: dict[int, Node] = {
+        node: BrokerProcess(
+            directory / f"broker-{node}",
+            {**CLUSTER_SETTINGS, **store, **proxies[node].overrides, "node.id": str(node)},
         )
-        self._brokers = {
-            node: BrokerProcess(
-                directory / f"broker-{node}",
-                {**CLUSTER_SETTINGS, **store, **self._proxies[node].overrides, "node.id": str(node)},
+        for node in BROKERS
+    }
+    return nodes, proxies
+
+
+class ThreeBrokers:
+    """Each behind a proxy of its own; with an ensemble of three ZooKeepers, or with the store in a directory. Or three
+    nodes of Apache Kafka."""
+
+    def __init__(self, directory: Path, *, with_zookeeper: bool = False, of_apache: bool = False) -> None:
+        self._zookeeper = ZooKeeperEnsemble(directory / "zookeeper") if with_zookeeper else None
+        if of_apache:
+            self._brokers, self._proxies = kafka_nodes(directory)
+        else:
+            store = (
+                {"zookeeper.connect": self._zookeeper.address}
+                if self._zookeeper is not None
+                else {"headrace.metadata.dir": str(directory / "metadata")}
             )
-            for node in BROKERS
-        }
+            self._brokers, self._proxies = headrace_nodes(directory, store)
 
     @property
     def address(self) -> str:
@@ -163,7 +243,9 @@ class ThreeBrokers:
         for node, broker in self._brokers.items():
             self._proxies[node].target = broker.address
             self._proxies[node].start()
-            broker.start()
+        # At once: a node of Apache Kafka serves nobody before it has found most of the others.
+        with ThreadPoolExecutor(len(self._brokers)) as pool:
+            list(pool.map(lambda broker: broker.start(), self._brokers.values()))
         with Admin({"bootstrap.servers": self.address}) as admin:
             # A broker takes connections before it is registered.
             eventually(lambda: len(admin.describe_cluster().nodes) == len(BROKERS), "all brokers", _HEAL_S)
@@ -325,7 +407,7 @@ class ThreeBrokers:
         self._brokers[node].start()
 
 
-def _start_fallen(brokers: list[BrokerProcess]) -> list[str]:
+def _start_fallen(brokers: Sequence[Node]) -> list[str]:
     fallen = [broker for broker in brokers if not broker.is_running]
     said = [f"{broker.directory.name}: {broker.output()[-1500:]}" for broker in fallen]
     for broker in fallen:

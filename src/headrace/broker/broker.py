@@ -299,6 +299,7 @@ class Broker:
             missing = startup.missing_directories(self, logs)
             registration = startup.registration(self, missing, logs)
             self.broker_epoch = await self._register(registration)
+            await startup.raise_epochs(self, logs)
             await self.metadata.follower.open_logs(logs, [encode_id(directory) for directory in missing])
             self._make_waiting_later()
             # Before clients are sent here: nobody is to lead whose log is in a directory that failed.

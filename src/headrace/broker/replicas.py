@@ -369,6 +369,13 @@ class Replicas:
                 partition.go_offline(reason)
                 self._offline[topic, index] = _Offline(reason)
 
+    def log_failed(self, failed: Log, reason: str) -> None:
+        """A log is out of service, and its directory is not: its partition is offline, the others go on."""
+        partition = self.partitions.get(failed.partition)
+        if partition is not None and partition.log is failed:
+            partition.go_offline(reason)
+            self._offline[failed.partition] = _Offline(reason)
+
 
 def _ignore() -> None:
     """A broker without others to lead in its place."""

@@ -74,6 +74,8 @@ class LogDirectories:
         self.caches = caches
         self._producer_expiration_ms = producer_expiration_ms
         self.on_offline = on_offline
+        #: Told of a log that is out of service while its directory is not.
+        self.on_log_offline: Callable[[Log, str], None] | None = None
         self._moves: dict[TopicPartition, Move] = {}
         self._doomed: list[tuple[int, str]] = []
 
@@ -544,7 +546,13 @@ class LogDirectories:
     # ---- failing -------------------------------------------------------------------------------------------------
 
     def _log_failed(self, log: Log, error: DiskError) -> None:
-        self._path_failed(log.directory, error)
+        if not isinstance(error, BrokenInvariantError) and not error.is_shortage:
+            self._path_failed(log.directory, error)
+            return
+        if error.is_shortage:
+            logger.error("%s is offline until a restart, being half changed: %s", log.partition, error)
+        if self.on_log_offline is not None and self.get(log.partition) is log:  # and not the copy of a move
+            self.on_log_offline(log, str(error))
 
     def _path_failed(self, path: str, error: DiskError) -> None:
         for directory in self._online():

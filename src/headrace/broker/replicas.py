@@ -159,13 +159,15 @@ class Replicas:
 
     async def _make_durable(self) -> None:
         """Sync what a crash left in logs whose topics promise that what is seen is on the disk (`flush.messages`)."""
-        by_writer: dict[DirectoryWriter, list[Log]] = {}
+        by_writer: dict[DirectoryWriter, list[Partition]] = {}
         for partition in self.partitions.values():
             if 0 < partition.log.unsynced >= partition.log.config.flush_messages:
-                by_writer.setdefault(partition.writer, []).append(partition.log)
-        for writer, logs in by_writer.items():
+                by_writer.setdefault(partition.writer, []).append(partition)
+        for writer, partitions in by_writer.items():
             try:
-                await writer.sync(logs)
+                await writer.sync([partition.log for partition in partitions])
+                for partition in partitions:
+                    partition.note_durable()
             except HeadraceError as error:
                 # Of the disk; or of a log that went offline with its directory, when another's sync there had failed.
                 log.error("logs of %s could not be synced: %s", writer.directory, error)

@@ -11,6 +11,7 @@ from typing import cast
 import pytest
 from tests.broker import raw
 from tests.broker.sim import SimulatedBroker
+from tests.log.making import PARTITION, open_log
 
 from headrace.broker.broker import Broker
 from headrace.broker.dispatch import RequestContext
@@ -31,7 +32,7 @@ from headrace.errors import (
     OffsetNotAvailableError,
     RequestTimedOutError,
 )
-from headrace.log import Appended, Log
+from headrace.log import Appended, Log, LogConfig
 from headrace.log.invariants import BrokenInvariantError
 from headrace.protocol.messages.create_topics import CreatableTopic
 from headrace.protocol.messages.offset_for_leader_epoch import (
@@ -41,7 +42,7 @@ from headrace.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopic,
 )
 from headrace.records import assign
-from headrace.runtime import Buffer, OverloadedError
+from headrace.runtime import Buffer, DirectoryWriter, OverloadedError
 from headrace.runtime.simulated import Simulation, run_simulation
 
 OWN = 1  # the id that a broker has without any setting
@@ -563,3 +564,27 @@ def test_a_deletion_is_over_when_every_live_replica_has_deleted() -> None:
             await late
 
     simulated(test)
+
+
+def test_after_a_crash_nothing_is_seen_before_it_is_as_durable_as_its_topic_wants() -> None:
+    """A power loss could take it back from readers who had it."""
+
+    async def main(simulation: Simulation) -> None:
+        host = simulation.host()
+        config = LogConfig(flush_messages=1)
+        log = open_log(host, config)
+        for value in (b"one", b"two", b"three"):
+            log.append(raw.batch([value]), 0)
+            if value == b"one":
+                log.sync()
+        log.abandon()
+        log = open_log(host, config, recovery_point=1)
+        writer = DirectoryWriter(host.runtime, "/data")
+        partition = Partition(OWN, PARTITION, log, writer, Leadership(OWN, 0, [OWN], [OWN]))
+        assert (log.end_offset, log.recovery_point) == (3, 1)
+        assert partition.high_watermark == 1
+        await partition.turns.idle()
+        assert (log.recovery_point, partition.high_watermark) == (3, 3)
+        await writer.close()
+
+    run_simulation(main, 1)

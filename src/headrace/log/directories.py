@@ -528,13 +528,16 @@ class LogDirectories:
         identity.unlock((*self._directories, *self._apart))
 
     def _close_logs(self, logs: Iterable[Log]) -> bool:
+        """Whether all of them are on disk as they are: not so one that is out of service, which is only let go of."""
+        all_closed = True
         try:
             for log in logs:
                 log.close()
+                all_closed = all_closed and log.failure is None
         except (DiskError, KafkaStorageError) as error:
             logger.error("closing a log failed; its directory will be checked at the next start: %s", error)
             return False
-        return True
+        return all_closed
 
     def _mark_clean(self, directory: Directory, broker_epoch: int) -> None:
         text = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))

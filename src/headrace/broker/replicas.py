@@ -270,6 +270,15 @@ class Replicas:
         )
         if self.suspended is not None:
             partition.suspend(self.suspended)
+        self._look_at_log(partition)
+
+    def _look_at_log(self, partition: Partition) -> bool:
+        """Whether the log that a partition was just given is in service: if its disk failed meanwhile, nobody knew
+        then that it was this partition's."""
+        failure = partition.log.failure
+        if failure is not None:
+            self.log_failed(partition.log, str(failure))
+        return failure is None
 
     def suspend(self, reason: str) -> None:
         """Lead nothing until `resume`: others may take this broker for dead."""
@@ -330,6 +339,8 @@ class Replicas:
             if partition.is_leader:
                 moved.begin_epoch(partition.leader_epoch)
             partition.put(moved, self.writer(self.directories.directory_of(moved)))
+            if not self._look_at_log(partition):
+                self.on_lost()
 
         try:
             async with self._moves_at_once:

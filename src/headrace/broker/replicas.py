@@ -336,6 +336,8 @@ class Replicas:
             moved = await self.change_directories(self._swap, partition.key, move)
             # In one step of the loop, so that no change of them comes between: what was set of the original counts.
             moved.config = partition.log.config
+            # What followers have fetched meanwhile is committed, and perhaps acknowledged.
+            moved.update_high_watermark(partition.high_watermark)
             if partition.is_leader:
                 moved.begin_epoch(partition.leader_epoch)
             partition.put(moved, self.writer(self.directories.directory_of(moved)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from typing import cast
@@ -18,6 +18,7 @@ from headrace.broker.dispatch import RequestContext
 from headrace.broker.handlers.offset_for_leader_epoch import offset_for_leader_epoch
 from headrace.broker.leadership import Leadership
 from headrace.broker.partition import Partition
+from headrace.broker.replicas import Replicas
 from headrace.broker.replication import copying
 from headrace.broker.replication.copying import StaleAnswerError
 from headrace.broker.replication.follower import Answer, Position
@@ -81,7 +82,7 @@ class Neighbours:
 Test = Callable[[Broker, Partition, Neighbours], Awaitable[None]]
 
 
-def simulated(test: Test) -> None:
+def simulated(test: Test, settings: Mapping[str, str] | None = None) -> None:
     """Run it with a broker in a simulation, and one partition that the test gives other replicas."""
 
     async def inside(broker: Broker) -> None:
@@ -92,7 +93,7 @@ def simulated(test: Test) -> None:
         await test(broker, partition, neighbours)
 
     async def main(simulation: Simulation) -> None:
-        machine = SimulatedBroker(simulation)
+        machine = SimulatedBroker(simulation, settings)
         await machine.start()
         assert machine.broker is not None
         await machine.host.start(inside(machine.broker))
@@ -588,3 +589,28 @@ def test_after_a_crash_nothing_is_seen_before_it_is_as_durable_as_its_topic_want
         await writer.close()
 
     run_simulation(main, 1)
+
+
+def test_what_is_committed_while_the_log_is_moved_stays_so_in_the_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Followers fetch on meanwhile: what they say counts, also when the copy has taken over the watermark before."""
+
+    async def test(broker: Broker, partition: Partition, neighbours: Neighbours) -> None:
+        partition.lead(leads(1))
+        waiting = append(partition, b"one")
+        change = Replicas.change_directories
+
+        async def change_then_fetch(replicas: Replicas, what: Callable[..., object], *arguments: object) -> object:
+            result = await change(replicas, what, *arguments)
+            if what.__name__ == "_swap":
+                for node_id in (SECOND, THIRD):
+                    partition.fetched(node_id, 7, 1, 0)
+            return result
+
+        monkeypatch.setattr(Replicas, "change_directories", change_then_fetch)
+        await broker.replicas.move("t", 0, "/data/two")
+        assert (await waiting).base_offset == 0
+        await asyncio.gather(*broker.replicas._moving.values())
+        assert partition.log.directory.startswith("/data/two")
+        assert partition.high_watermark == 1
+
+    simulated(test, {"log.dirs": "/data/one,/data/two"})

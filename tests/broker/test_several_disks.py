@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from tests.log.test_directories_names import damage
@@ -12,6 +13,7 @@ from headrace.cluster.records import MetadataRecord, PartitionChangeRecord
 from headrace.cluster.store import StoreError
 from headrace.cluster.store.node_store import NodeStore
 from headrace.errors import ErrorCode
+from headrace.log import Log, LogDirectories
 from headrace.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,
@@ -118,6 +120,33 @@ def test_a_replica_whose_log_could_not_be_made_is_led_by_others() -> None:
         await cluster.until(is_told)
         states = watcher.image.topics["new"].partitions
         assert all(states[index].leader not in (failing, -1) for _, index in broker.replicas.offline)
+
+    run_several(main, settings={"log.dirs": "/data/one,/data/two"})
+
+
+def test_replicas_whose_directory_failed_while_their_logs_were_made_are_led_by_others() -> None:
+    """Also those that were made before it did, and of which nobody had heard yet."""
+
+    async def main(cluster: SeveralBrokers) -> None:
+        failing = cluster.other_than(cluster.controller_id())
+        watcher, broker = cluster.running(cluster.other_than(failing)), cluster.running(failing)
+        create_log, made = LogDirectories.create, []
+
+        def create_then_fail(directories: LogDirectories, *arguments: Any, **options: Any) -> Log:
+            log = create_log(directories, *arguments, **options)
+            if directories is broker.directories and log.directory.startswith("/data/two"):
+                made.append(log.partition)
+                cluster.brokers[failing].host.disk.inject(DiskFault("*", under="/data/two", times=None))
+            return log
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(LogDirectories, "create", create_then_fail)
+            assert await create(cluster, cluster.other_than(failing), "new", partitions=6, replicas=3) == ErrorCode.NONE
+            await cluster.until(lambda: bool(broker.replicas.offline))
+        states = watcher.image.topics["new"].partitions
+        assert len(made) == 1
+        await cluster.until(lambda: states[made[0].partition].is_lost_at(failing))
+        assert all(failing not in states[index].isr for _, index in broker.replicas.offline)
 
     run_several(main, settings={"log.dirs": "/data/one,/data/two"})
 

@@ -16,6 +16,8 @@ from headrace.log import DirectoryMismatchError, Log, LogConfig, LogDirectories,
 from headrace.log.checkpoints import read_offsets
 from headrace.log.directory_names import DirectoryKind, parse_name, temporary_name
 from headrace.log.files import LogFile
+from headrace.log.invariants import BrokenInvariantError
+from headrace.log.leader_epochs import EpochStart
 from headrace.runtime import DirectoryLockedError, DiskError, Runtime
 from headrace.runtime.simulated import DiskFault, Host, SimulatedCrash, Simulation, run_simulation
 from headrace.topics import TopicPartition
@@ -146,6 +148,27 @@ def test_a_failing_disk_takes_only_its_own_partitions_offline(caplog: pytest.Log
     directories.close()
     assert not host.disk.exists(f"{A}/.kafka_cleanshutdown")
     assert host.disk.exists(f"{B}/.kafka_cleanshutdown")
+
+
+def test_a_log_that_went_out_of_service_alone_is_checked_at_the_next_start() -> None:
+    """It was not closed: what it knew of itself is not on disk, and nothing says what of it is durable."""
+    host = make_host()
+    directories = opened(host)
+    broken, other = (directories.create(tp(number), CONFIG, TOPIC_ID) for number in range(2))
+    fill(broken, 2, leader_epoch=1)
+    broken.sync()
+    fill(broken, 2, leader_epoch=2)
+    fill(other)
+    with pytest.raises(BrokenInvariantError):
+        broken.append(batch(), leader_epoch=1, now_ms=NOW_MS)
+    place = directories.directory_of(broken)
+    directories.close()
+    assert not host.disk.exists(f"{place}/.kafka_cleanshutdown")
+    assert host.disk.exists(f"{directories.directory_of(other)}/.kafka_cleanshutdown")
+    log = opened(host).logs[tp(0)]
+    assert log.epochs.entries == [EpochStart(1, 0), EpochStart(2, 2)]
+    assert (log.end_offset, log.recovery_point) == (4, 2)
+    assert log.recovery.checked_batches == 4
 
 
 def test_a_directory_that_cannot_be_made_is_offline_and_all_is_an_error(

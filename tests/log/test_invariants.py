@@ -72,7 +72,7 @@ def test_an_epoch_that_falls_is_not_appended() -> None:
     told: list[object] = []
     log = filled(host, on_failure=lambda log, error: told.append(error))
     check_refused(host, log, lambda log: log.append(batch(), EPOCH - 1), "leader epoch 2, but the log has 3")
-    assert told == []  # nothing is wrong with the disk, nor with the logs beside this one
+    assert told == [log.failure]
 
 
 def test_an_epoch_that_falls_is_not_appended_together_either() -> None:

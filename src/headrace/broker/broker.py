@@ -45,7 +45,7 @@ from headrace.cluster.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from headrace.config import ConfigValue, RawValue
 from headrace.errors import HeadraceError, NotControllerError, RequestTimedOutError
 from headrace.groups import GroupConfig, GroupCoordinator
-from headrace.log import LogConfig, LogDirectories
+from headrace.log import Log, LogConfig, LogDirectories
 from headrace.log.cleaner import CompactionWorker
 from headrace.log.partition_metadata import encode_id
 from headrace.runtime import Listener, Runtime
@@ -295,10 +295,12 @@ class Broker:
                 await self._join(store, patience)
             loop = asyncio.get_running_loop()
             self.directories.on_offline = functools.partial(_tell, loop, self._directory_failed)
+            self.directories.on_log_offline = functools.partial(_tell, loop, self._log_failed)
             logs = await startup.open_logs(self)
             missing = startup.missing_directories(self, logs)
             registration = startup.registration(self, missing, logs)
             self.broker_epoch = await self._register(registration)
+            await startup.raise_epochs(self, logs)
             await self.metadata.follower.open_logs(logs, [encode_id(directory) for directory in missing])
             self._make_waiting_later()
             # Before clients are sent here: nobody is to lead whose log is in a directory that failed.
@@ -379,6 +381,10 @@ class Broker:
 
     def _directory_failed(self, path: str, reason: str) -> None:
         self.replicas.directory_failed(path, reason)
+        self._tell_of_directories()
+
+    def _log_failed(self, failed: Log, reason: str) -> None:
+        self.replicas.log_failed(failed, reason)
         self._tell_of_directories()
 
     def _tell_of_directories(self) -> None:
@@ -487,6 +493,6 @@ class Broker:
         self.transactions.follow(self.image.topics.get(TRANSACTION_STATE))
 
 
-def _tell(loop: asyncio.AbstractEventLoop, callback: Callable[[str, str], None], path: str, reason: str) -> None:
+def _tell(loop: asyncio.AbstractEventLoop, callback: Callable[[T, str], None], what: T, reason: str) -> None:
     """Call on the loop what a disk thread found out."""
-    loop.call_soon_threadsafe(callback, path, reason)
+    loop.call_soon_threadsafe(callback, what, reason)

@@ -92,7 +92,7 @@ class Partition:
         self.turns = LogTurns(log, writer, self.failed, self.wake_all)
         self.put(log, writer)
         self._change_role()
-        self._advance(log.end_offset)
+        self._advance(log.durable_end)
 
     # --- state
 
@@ -427,7 +427,7 @@ class Partition:
             self._after(appended, nbytes)
             return appended
         if state is None or state.term.leader_epoch != epoch:
-            self._note_durable()
+            self.note_durable()
             if acks == -1:
                 raise NotLeaderOrFollowerError(f"{self.key}: the leader epoch ended before this was committed")
             return appended
@@ -551,7 +551,7 @@ class Partition:
     async def sync(self) -> None:
         """Make everything appended so far durable."""
         await self.turns.sync()
-        self._note_durable()
+        self.note_durable()
 
     def _sync_rest(self) -> None:
         """Have synced what nobody waits for: what an earlier role left, or what another `flush.messages` asks for."""
@@ -569,13 +569,14 @@ class Partition:
         except KafkaStorageError:
             asyncio.get_running_loop().call_later(SYNC_RETRY_S, self._sync_rest)
             return
-        self._note_durable()
-        self._advance(log.durable_end)
+        self.note_durable()
         self.wake_all()
 
-    def _note_durable(self) -> None:
-        """A leader epoch that began while something of an earlier one was not on the disk yet counts it from now on."""
-        if (state := self.state) is not None and state.appended(self.log.durable_end, self._surroundings.now_ms()):
+    def note_durable(self) -> None:
+        """Something was synced: what was not on the disk yet when this role began counts from now on."""
+        if (state := self.state) is None:
+            self._advance(self.log.durable_end)
+        elif state.appended(self.log.durable_end, self._surroundings.now_ms()):
             self._was_committed()
 
     async def delete_records(self, before: int, timeout_s: float) -> int:

@@ -159,13 +159,15 @@ class Replicas:
 
     async def _make_durable(self) -> None:
         """Sync what a crash left in logs whose topics promise that what is seen is on the disk (`flush.messages`)."""
-        by_writer: dict[DirectoryWriter, list[Log]] = {}
+        by_writer: dict[DirectoryWriter, list[Partition]] = {}
         for partition in self.partitions.values():
             if 0 < partition.log.unsynced >= partition.log.config.flush_messages:
-                by_writer.setdefault(partition.writer, []).append(partition.log)
-        for writer, logs in by_writer.items():
+                by_writer.setdefault(partition.writer, []).append(partition)
+        for writer, partitions in by_writer.items():
             try:
-                await writer.sync(logs)
+                await writer.sync([partition.log for partition in partitions])
+                for partition in partitions:
+                    partition.note_durable()
             except HeadraceError as error:
                 # Of the disk; or of a log that went offline with its directory, when another's sync there had failed.
                 log.error("logs of %s could not be synced: %s", writer.directory, error)
@@ -268,6 +270,15 @@ class Replicas:
         )
         if self.suspended is not None:
             partition.suspend(self.suspended)
+        self._look_at_log(partition)
+
+    def _look_at_log(self, partition: Partition) -> bool:
+        """Whether the log that a partition was just given is in service: if its disk failed meanwhile, nobody knew
+        then that it was this partition's."""
+        failure = partition.log.failure
+        if failure is not None:
+            self.log_failed(partition.log, str(failure))
+        return failure is None
 
     def suspend(self, reason: str) -> None:
         """Lead nothing until `resume`: others may take this broker for dead."""
@@ -325,9 +336,13 @@ class Replicas:
             moved = await self.change_directories(self._swap, partition.key, move)
             # In one step of the loop, so that no change of them comes between: what was set of the original counts.
             moved.config = partition.log.config
+            # What followers have fetched meanwhile is committed, and perhaps acknowledged.
+            moved.update_high_watermark(partition.high_watermark)
             if partition.is_leader:
                 moved.begin_epoch(partition.leader_epoch)
             partition.put(moved, self.writer(self.directories.directory_of(moved)))
+            if not self._look_at_log(partition):
+                self.on_lost()
 
         try:
             async with self._moves_at_once:
@@ -368,6 +383,13 @@ class Replicas:
             if self.directories.directory_of(partition.log) == directory:
                 partition.go_offline(reason)
                 self._offline[topic, index] = _Offline(reason)
+
+    def log_failed(self, failed: Log, reason: str) -> None:
+        """A log is out of service, and its directory is not: its partition is offline, the others go on."""
+        partition = self.partitions.get(failed.partition)
+        if partition is not None and partition.log is failed:
+            partition.go_offline(reason)
+            self._offline[failed.partition] = _Offline(reason)
 
 
 def _ignore() -> None:

@@ -9,6 +9,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headrace.broker.fetch_sessions import SESSION_PARTITION_BYTES
@@ -17,7 +18,7 @@ from headrace.cluster.broker_config import BrokerConfig
 from headrace.cluster.brokers import Registration
 from headrace.cluster.decision import Decision
 from headrace.cluster.features import SUPPORTED_FEATURES
-from headrace.cluster.image import Endpoint, InconsistentMetadataError, PartitionImage, partition_record
+from headrace.cluster.image import Endpoint, Image, InconsistentMetadataError, PartitionImage, partition_record
 from headrace.cluster.records import ConfigRecord, MetadataRecord, ProducerIdsRecord, ResourceType, TopicRecord
 from headrace.cluster.store import Store
 from headrace.cluster.store.directory_session import DirectorySession
@@ -42,6 +43,8 @@ log = logging.getLogger("headrace.broker")
 PRODUCER_IDS_SPARED = 1_000_000
 """Ids above those in the logs that may have been given out: in blocks of 1,000, to brokers and transactional ids."""
 
+LEADER_EPOCH_MAX = 2**31 - 1
+"""In the protocol it has 32 bits; one that could not rise any more can only be damage."""
 
 _DIGEST_LOGIN = "org.apache.zookeeper.server.auth.DigestLoginModule"
 
@@ -357,6 +360,35 @@ def _adopted(
     ]
     log.warning("%s was found on disk without metadata and is taken over (%s)", topic, _shown(configs))
     return records
+
+
+async def raise_epochs(broker: Broker, logs: Mapping[TopicPartition, Log]) -> None:
+    """Let the metadata know of no older leader epochs than the logs do, before any of them is led.
+
+    A topic was taken over while the directory of one of its logs was away, say, or an older copy of the metadata put
+    back. What is appended has to be of a later epoch than what is there. Metadata that brokers share is no broker's to
+    correct: one of an older epoch may be right where another's log is wrong.
+    """
+    if broker.membership is None:
+        await broker.metadata.change(lambda image: _epochs_above(image, logs))
+
+
+def _epochs_above(image: Image, logs: Mapping[TopicPartition, Log]) -> Decision[None]:
+    records: list[MetadataRecord] = []
+    for key, opened in logs.items():
+        state = image.partition(*key)
+        if state is None or opened.topic_id not in (None, image.topics[key.topic].topic_id):
+            continue
+        if state.leader_epoch < opened.leader_epoch < LEADER_EPOCH_MAX:
+            log.warning(
+                "%s: its log is of leader epoch %d, of which the metadata does not know (%d): it goes on after that",
+                key,
+                opened.leader_epoch,
+                state.leader_epoch,
+            )
+            raised = replace(state, leader_epoch=opened.leader_epoch + 1, partition_epoch=state.partition_epoch + 1)
+            records.append(partition_record(image.topics[key.topic].topic_id, key.partition, raised))
+    return Decision(None, records)
 
 
 def _shown(configs: dict[str, str]) -> str:

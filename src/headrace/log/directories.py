@@ -74,6 +74,8 @@ class LogDirectories:
         self.caches = caches
         self._producer_expiration_ms = producer_expiration_ms
         self.on_offline = on_offline
+        #: Told of a log that is out of service while its directory is not.
+        self.on_log_offline: Callable[[Log, str], None] | None = None
         self._moves: dict[TopicPartition, Move] = {}
         self._doomed: list[tuple[int, str]] = []
 
@@ -526,13 +528,16 @@ class LogDirectories:
         identity.unlock((*self._directories, *self._apart))
 
     def _close_logs(self, logs: Iterable[Log]) -> bool:
+        """Whether all of them are on disk as they are: not so one that is out of service, which is only let go of."""
+        all_closed = True
         try:
             for log in logs:
                 log.close()
+                all_closed = all_closed and log.failure is None
         except (DiskError, KafkaStorageError) as error:
             logger.error("closing a log failed; its directory will be checked at the next start: %s", error)
             return False
-        return True
+        return all_closed
 
     def _mark_clean(self, directory: Directory, broker_epoch: int) -> None:
         text = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
@@ -544,7 +549,13 @@ class LogDirectories:
     # ---- failing -------------------------------------------------------------------------------------------------
 
     def _log_failed(self, log: Log, error: DiskError) -> None:
-        self._path_failed(log.directory, error)
+        if not isinstance(error, BrokenInvariantError) and not error.is_shortage:
+            self._path_failed(log.directory, error)
+            return
+        if error.is_shortage:
+            logger.error("%s is offline until a restart, being half changed: %s", log.partition, error)
+        if self.on_log_offline is not None and self.get(log.partition) is log:  # and not the copy of a move
+            self.on_log_offline(log, str(error))
 
     def _path_failed(self, path: str, error: DiskError) -> None:
         for directory in self._online():

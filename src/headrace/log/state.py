@@ -68,7 +68,7 @@ class LogState:
         recovery_point: int,
         on_failure: Callable[[Any, DiskError], None] | None,
     ) -> None:
-        """`on_failure` is told of this log, and why, when its disk has failed."""
+        """`on_failure` is told of this log, and why, when it has gone out of service; on whichever thread found it."""
         self.partition = partition
         self.files = files
         self.producers = producers
@@ -260,7 +260,7 @@ class LogState:
 
     def _taken_out(self, error: BrokenInvariantError) -> BrokenInvariantError:
         logger.error("%s is offline: %s", self.partition, error)
-        self.fail(error)
+        self._fail(error)
         return error
 
     def _failed(self) -> KafkaStorageError:
@@ -271,7 +271,5 @@ class LogState:
     def _lost_track(self, error: BaseException) -> BaseException:
         """A batch is on disk of which only a part was noted: nothing may be written behind it before a restart."""
         if self.failure is None:
-            self.failure = DiskError(
-                "append", self.directory, None, detail=f"a batch could not be taken in ({error!r}); restart the broker"
-            )
+            self._broken("append", f"a batch could not be taken in ({error!r})")
         return self._failed() if isinstance(error, Exception) else error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from typing import cast
@@ -11,12 +11,14 @@ from typing import cast
 import pytest
 from tests.broker import raw
 from tests.broker.sim import SimulatedBroker
+from tests.log.making import PARTITION, open_log
 
 from headrace.broker.broker import Broker
 from headrace.broker.dispatch import RequestContext
 from headrace.broker.handlers.offset_for_leader_epoch import offset_for_leader_epoch
 from headrace.broker.leadership import Leadership
 from headrace.broker.partition import Partition
+from headrace.broker.replicas import Replicas
 from headrace.broker.replication import copying
 from headrace.broker.replication.copying import StaleAnswerError
 from headrace.broker.replication.follower import Answer, Position
@@ -31,7 +33,7 @@ from headrace.errors import (
     OffsetNotAvailableError,
     RequestTimedOutError,
 )
-from headrace.log import Appended, Log
+from headrace.log import Appended, Log, LogConfig
 from headrace.log.invariants import BrokenInvariantError
 from headrace.protocol.messages.create_topics import CreatableTopic
 from headrace.protocol.messages.offset_for_leader_epoch import (
@@ -41,7 +43,7 @@ from headrace.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopic,
 )
 from headrace.records import assign
-from headrace.runtime import Buffer, OverloadedError
+from headrace.runtime import Buffer, DirectoryWriter, OverloadedError
 from headrace.runtime.simulated import Simulation, run_simulation
 
 OWN = 1  # the id that a broker has without any setting
@@ -80,7 +82,7 @@ class Neighbours:
 Test = Callable[[Broker, Partition, Neighbours], Awaitable[None]]
 
 
-def simulated(test: Test) -> None:
+def simulated(test: Test, settings: Mapping[str, str] | None = None) -> None:
     """Run it with a broker in a simulation, and one partition that the test gives other replicas."""
 
     async def inside(broker: Broker) -> None:
@@ -91,7 +93,7 @@ def simulated(test: Test) -> None:
         await test(broker, partition, neighbours)
 
     async def main(simulation: Simulation) -> None:
-        machine = SimulatedBroker(simulation)
+        machine = SimulatedBroker(simulation, settings)
         await machine.start()
         assert machine.broker is not None
         await machine.host.start(inside(machine.broker))
@@ -563,3 +565,52 @@ def test_a_deletion_is_over_when_every_live_replica_has_deleted() -> None:
             await late
 
     simulated(test)
+
+
+def test_after_a_crash_nothing_is_seen_before_it_is_as_durable_as_its_topic_wants() -> None:
+    """A power loss could take it back from readers who had it."""
+
+    async def main(simulation: Simulation) -> None:
+        host = simulation.host()
+        config = LogConfig(flush_messages=1)
+        log = open_log(host, config)
+        for value in (b"one", b"two", b"three"):
+            log.append(raw.batch([value]), 0)
+            if value == b"one":
+                log.sync()
+        log.abandon()
+        log = open_log(host, config, recovery_point=1)
+        writer = DirectoryWriter(host.runtime, "/data")
+        partition = Partition(OWN, PARTITION, log, writer, Leadership(OWN, 0, [OWN], [OWN]))
+        assert (log.end_offset, log.recovery_point) == (3, 1)
+        assert partition.high_watermark == 1
+        await partition.turns.idle()
+        assert (log.recovery_point, partition.high_watermark) == (3, 3)
+        await writer.close()
+
+    run_simulation(main, 1)
+
+
+def test_what_is_committed_while_the_log_is_moved_stays_so_in_the_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Followers fetch on meanwhile: what they say counts, also when the copy has taken over the watermark before."""
+
+    async def test(broker: Broker, partition: Partition, neighbours: Neighbours) -> None:
+        partition.lead(leads(1))
+        waiting = append(partition, b"one")
+        change = Replicas.change_directories
+
+        async def change_then_fetch(replicas: Replicas, what: Callable[..., object], *arguments: object) -> object:
+            result = await change(replicas, what, *arguments)
+            if what.__name__ == "_swap":
+                for node_id in (SECOND, THIRD):
+                    partition.fetched(node_id, 7, 1, 0)
+            return result
+
+        monkeypatch.setattr(Replicas, "change_directories", change_then_fetch)
+        await broker.replicas.move("t", 0, "/data/two")
+        assert (await waiting).base_offset == 0
+        await asyncio.gather(*broker.replicas._moving.values())
+        assert partition.log.directory.startswith("/data/two")
+        assert partition.high_watermark == 1
+
+    simulated(test, {"log.dirs": "/data/one,/data/two"})

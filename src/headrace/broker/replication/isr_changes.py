@@ -41,6 +41,10 @@ class IsrChanges:
     def __len__(self) -> int:
         return len(self._waiting) + len(self._in_flight or ())
 
+    def __contains__(self, key: Key) -> bool:
+        """Whether a proposal of this partition waits for the next request."""
+        return key in self._waiting
+
     def propose(self, key: Key, leader: LeaderState, proposal: Proposal) -> None:
         self._waiting[key] = _Asked(leader, proposal)
 

@@ -198,7 +198,9 @@ class ReplicationManager:
                 await asyncio.sleep(DEFECT_PAUSE_S)
                 continue
             for key in self._changes.answered(response, self.now_ms()):
-                partition = self._proposed.pop(key, None)
+                # What was answered may be of a former leader epoch, and a proposal of this one wait for its turn.
+                is_waiting = key in self._changes
+                partition = self._proposed.get(key) if is_waiting else self._proposed.pop(key, None)
                 if partition is not None:
                     partition.isr_settled()
             if len(self._changes):

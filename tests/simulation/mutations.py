@@ -121,7 +121,7 @@ def _expansion_anywhere(state: LeaderState, broker_id: int) -> Proposal | None:
     return state._propose([*state.term.isr, broker_id])
 
 
-_replicate = Partition._replicate
+_replicate = Partition.replicate
 
 
 def _acknowledge_at_once(
@@ -134,10 +134,6 @@ def _duplicates_do_not_wait(
     self: Partition, state: LeaderState, appended: Appended, nbytes: int, acks: int, timeout_ms: int | None
 ) -> Any:
     return _replicate(self, state, appended, nbytes, 1 if appended.duplicate else acks, timeout_ms)
-
-
-def _append_whoever_leads(self: Partition, log: Log, records: Any, epoch: int, *rest: Any) -> Appended:
-    return log.append(records, epoch, *rest)
 
 
 def _falling_watermark(state: LeaderState, now_ms: float) -> bool:
@@ -376,7 +372,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "append of an old epoch",
         "a queued append after stepping down",
-        ((Partition, "_append_in_turn", _append_whoever_leads),),
+        ((Partition, "leads_in", _always),),
         kinds=("slow disk", "isolate", "election", "pause"),
         seeds=0,  # something else keeps it from showing; the model of replication alone finds it
     ),
@@ -421,13 +417,13 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "acknowledged by the leader alone",
         "acks=all",
-        ((Partition, "_replicate", _acknowledge_at_once),),
+        ((Partition, "replicate", _acknowledge_at_once),),
         kinds=_ALL_ENDS,
     ),
     Mutation(
         "duplicates do not wait",
         "duplicates wait too",
-        ((Partition, "_replicate", _duplicates_do_not_wait),),
+        ((Partition, "replicate", _duplicates_do_not_wait),),
         scenario="again to a lagging leader",
         clients=_W,
     ),

@@ -19,8 +19,9 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+from headrace.broker.answer_line import AnswerLine
 from headrace.broker.costly_requests import COSTLY_FROM_BYTES, SLOW_S, TURN_S, api_key_of
-from headrace.broker.dispatch import ANONYMOUS, PUT_OFF, CloseConnectionError, InLine, Pending, RequestContext
+from headrace.broker.dispatch import ANONYMOUS, PUT_OFF, CloseConnectionError, Pending, RequestContext
 from headrace.net.frames import CHUNK_BYTES, FrameReader, FrameRefusedError
 from headrace.net.frames import LENGTH_BYTES as FRAME_LENGTH_BYTES
 from headrace.net.outbox import Outbox, Part
@@ -38,10 +39,7 @@ log = logging.getLogger("headrace.broker.connection")
 
 # How many requests of one connection are handled before the others have their turn.
 REQUESTS_PER_TURN = 32
-# How many requests of one connection may be done and wait for their answers.
-IN_LINE_MAX = 128
 _NOTHING = memoryview(b"")
-_PRODUCE = b"\0\0"
 
 
 class ServerConnection(asyncio.BufferedProtocol):
@@ -73,7 +71,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             acceptor.check_size, self._check_growth, spares=acceptor.spares, frames_max=REQUESTS_PER_TURN
         )
         self._frames: deque[memoryview] = deque()
-        self._in_line: deque[InLine] = deque()
+        self._in_line = AnswerLine(self)
         #: What it wrote last to partitions and is not on all replicas yet.
         self.uncommitted: dict[TopicPartition, CommitWait] = {}
         self._task: asyncio.Task[None] | None = None
@@ -198,13 +196,13 @@ class ServerConnection(asyncio.BufferedProtocol):
         costly = self.acceptor.costly
         turn_began = float("inf")
         if self._in_line:
-            self._answer_in_line()
+            self._in_line.send_done()
         reader = self._reader
         while (
             (self._frames or (reader.is_cut_short and self._cut_more()))
             and self._handling is None
             and self._may_handle()
-            and self._may_join(self._frames[0])
+            and self._in_line.may_join(self._frames[0])
         ):
             if turns_left == 0 or (now is not None and now - turn_began > TURN_S):
                 self._go_on_next_turn()
@@ -320,48 +318,11 @@ class ServerConnection(asyncio.BufferedProtocol):
         if not isinstance(result, Pending):
             return self._answer(context, result, context.ran)
         if result.is_done and context.throttle_s == 0:
-            self._wait_in_line(context, result)
+            self._in_line.wait(context, result)
+            self._forget_frame()
         else:
             self._wait(context, result)
         return context.ran
-
-    # --- answers that wait in line
-
-    def _may_join(self, frame: memoryview) -> bool:
-        """Whether a request may be handled though answers of earlier ones are still waited for."""
-        return not self._in_line or (len(self._in_line) < IN_LINE_MAX and frame[:2] == _PRODUCE)
-
-    def _wait_in_line(self, context: RequestContext, pending: Pending[Any]) -> None:
-        place = InLine(context)
-        self._in_line.append(place)
-        self._forget_frame()
-        self.acceptor.keep(asyncio.get_running_loop().create_task(self._finish_in_line(place, pending)))
-
-    async def _finish_in_line(self, place: InLine, pending: Pending[Any]) -> None:
-        try:
-            place.response = await pending
-        except asyncio.CancelledError:
-            self.abort("a request was given up")
-            raise
-        except Exception as error:  # noqa: BLE001 - as in `_handle_next`
-            self.pipeline.failed(place.context)
-            self.fail(error)
-            return
-        place.done = self.acceptor.now()
-        if self._transport is not None and self._in_line[0] is place:
-            self._handle_next()
-
-    def _answer_in_line(self) -> None:
-        """Send the answers that are there and have nobody before them, as far as the client reads them."""
-        line = self._in_line
-        while line and line[0].done is not None and self._has_room_for_answer():
-            place = line.popleft()
-            assert place.done is not None
-            try:
-                self._send(place.context, place.response, place.done)
-            except Exception as error:  # noqa: BLE001 - as in `_handle_next`
-                self.fail(error)
-                return
 
     # --- one that is waited for
 
@@ -384,7 +345,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._turn_due = False
         self._handle_next()
 
-    def _has_room_for_answer(self) -> bool:
+    def has_room_for_answer(self) -> bool:
         """Whether the client has read all that it was answered."""
         outbox = self._outbox
         if outbox is None or not outbox.is_empty:
@@ -396,8 +357,8 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def _may_handle(self) -> bool:
         outbox, transport = self._outbox, self._transport
-        # As in `_has_room_for_answer`, which is asked where there is something to be done.
-        if outbox is None or not outbox.is_empty or (self._sending is not None and not self._has_room_for_answer()):
+        # As in `has_room_for_answer`, which is asked where there is something to be done.
+        if outbox is None or not outbox.is_empty or (self._sending is not None and not self.has_room_for_answer()):
             return False
         # Nothing is begun for a client that is gone, also if nobody has been told yet.
         return self.acceptor.is_open and transport is not None and self._resting is None and not transport.is_closing()
@@ -436,16 +397,15 @@ class ServerConnection(asyncio.BufferedProtocol):
     def _answer(self, context: RequestContext, response: Any, done: float) -> float:
         """Send a response that was there at `done`, behind those of earlier requests; the time when that is over."""
         if self._in_line:
-            place = InLine(context)
-            place.response, place.done = response, done
-            self._in_line.append(place)
+            self._in_line.add(context, response, done)
             self._forget_frame()
             return self.acceptor.now()
-        now = self._send(context, response, done)
+        now = self.send(context, response, done)
         self._forget_frame()
         return now
 
-    def _send(self, context: RequestContext, response: Any, done: float) -> float:
+    def send(self, context: RequestContext, response: Any, done: float) -> float:
+        """Send a response that was there at `done`; the time after that."""
         outbox = self._outbox
         assert outbox is not None
         parts = self.pipeline.encode(context, response, done)

@@ -145,18 +145,6 @@ class RequestContext:
         return self.connection.listener
 
 
-class InLine:
-    """A request that is done, or comes behind such a one: its answer is sent when those before it have been."""
-
-    __slots__ = ("context", "done", "response")
-
-    def __init__(self, context: RequestContext) -> None:
-        self.context = context
-        self.response: Any = None
-        #: When the response was there.
-        self.done: float | None = None
-
-
 # Whoever has not said who it is.
 ANONYMOUS: Final = "User:ANONYMOUS"
 

@@ -1,4 +1,4 @@
-"""Fetches under way: which partitions they are about, where the data is, when an answer is due, what it says.
+"""Fetches under way: where the data of their partitions is, when an answer is due, what it says.
 
 Nothing is read from disk until it is clear that an answer is due; until then only positions are looked at. What depends
 on the cluster (which replica is here, who leads it, how far readers may go) is looked up on the event loop; a disk
@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import logging
 from bisect import bisect_right
 from typing import TYPE_CHECKING
 
@@ -29,14 +28,10 @@ from headrace.broker.fetch_reads import (
     unread,
 )
 from headrace.broker.fetch_sessions import (
-    FINAL_EPOCH,
-    FULL_EPOCH,
     NO_SESSION,
-    NOT_TOLD,
     FetchSession,
     PartitionKey,
     SessionPartition,
-    next_epoch,
     weight_of,
 )
 from headrace.broker.leaders import addresses, leader_and_epoch, not_here
@@ -63,8 +58,6 @@ from headrace.runtime import DiskError
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
-logger = logging.getLogger("headrace.broker.fetch")
-
 FOLLOWER_READS_SINCE_VERSION = 11
 TOPIC_IDS_SINCE_VERSION = 13
 REPLICA_STATE_SINCE_VERSION = 15
@@ -81,68 +74,6 @@ _TELL_LEADER = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 def replica_id(request: FetchRequest, version: int) -> int:
     """The broker that fetches as a follower; negative for a consumer."""
     return request.replica_id if version < REPLICA_STATE_SINCE_VERSION else request.replica_state.replica_id
-
-
-def open_fetch(broker: Broker, context: RequestContext, request: FetchRequest) -> Fetching | FetchResponse:
-    """Find out which partitions this fetch is about: those it names, or those its session remembers."""
-    by_id = context.api_version >= TOPIC_IDS_SINCE_VERSION
-    wanted = _named_partitions(broker, request, by_id)
-    sessions = broker.fetch_sessions
-    if request.session_epoch in (FULL_EPOCH, FINAL_EPOCH):
-        if request.session_id != NO_SESSION:
-            sessions.remove(request.session_id)
-        opens = request.session_epoch == FULL_EPOCH and context.api_version >= 7
-        return Fetching(broker, context, request, list(wanted.values()), None, opens_session=opens)
-    now_ms = broker.runtime.clock.now_ms()
-    found = sessions.find(request.session_id, request.session_epoch, by_id)
-    if isinstance(found, ErrorCode):
-        return FetchResponse(error_code=found)
-    _update_session(found, wanted, request, by_id, is_follower=replica_id(request, context.api_version) >= 0)
-    sessions.touch(found, now_ms)
-    if not sessions.has_room(found):
-        return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
-    if not found.partitions:
-        sessions.remove(found.session_id)
-        return FetchResponse()
-    found.epoch = next_epoch(found.epoch)
-    return Fetching(broker, context, request, [], found, opens_session=False)
-
-
-def _named_partitions(broker: Broker, request: FetchRequest, by_id: bool) -> dict[PartitionKey, SessionPartition]:
-    """The partitions a request names, each once (the last mention counts), in order."""
-    wanted: dict[PartitionKey, SessionPartition] = {}
-    for topic in request.topics:
-        name = (broker.topic_name(topic.topic_id) or "") if by_id else topic.topic
-        for part in topic.partitions:
-            wanted[("" if by_id else name, topic.topic_id, part.partition)] = SessionPartition(
-                name,
-                topic.topic_id,
-                part.partition,
-                part.fetch_offset,
-                part.log_start_offset,
-                part.partition_max_bytes,
-                part.current_leader_epoch,
-                part.last_fetched_epoch,
-            )
-    return wanted
-
-
-def _update_session(
-    session: FetchSession,
-    wanted: dict[PartitionKey, SessionPartition],
-    request: FetchRequest,
-    by_id: bool,
-    *,
-    is_follower: bool,
-) -> None:
-    for key, new in wanted.items():
-        session.put(key, new)
-        if is_follower and new.kept is not None:
-            # It may have thrown away what it was told, as an answer about an epoch or a log that was over by then.
-            new.kept.told_high_watermark = NOT_TOLD
-    for forgotten in request.forgotten_topics_data:
-        for partition in forgotten.partitions:
-            session.drop(("" if by_id else forgotten.topic, forgotten.topic_id, partition))
 
 
 class Fetching:

@@ -16,6 +16,7 @@ import functools
 from collections.abc import Awaitable
 from contextlib import AbstractAsyncContextManager
 
+from headrace.broker.late_appends import LateAppend
 from headrace.broker.leadership import NO_LEADER, NO_LEADER_EPOCH, Isolation, Leadership
 from headrace.broker.purgatory import Watchers
 from headrace.broker.replication.commits import Commits
@@ -104,6 +105,11 @@ class Partition:
     @property
     def is_leader(self) -> bool:
         return self.leadership.leader_id == self._own_id and self._offline is None
+
+    def leads_in(self, leader_epoch: int) -> bool:
+        """Whether this broker leads in that epoch, which is the present one; asked on whichever thread."""
+        leadership = self.leadership
+        return leadership.leader_epoch == leader_epoch and leadership.leader_id == self._own_id
 
     @property
     def has_begun(self) -> bool:
@@ -325,17 +331,16 @@ class Partition:
         if appended is BUSY:
             # Submitted now, not when somebody waits for it: appends keep the order in which they were asked for.
             try:
-                submitted = self.writer.submit(self._append_in_turn, log, *work)
+                late = LateAppend(self, log, len(records), acks, epoch, timeout_ms)
+                return self.turns.begin(late.finish(self.writer.submit(late.append, *work)))
             except OverloadedError as error:
                 raise self.failed(error) from error
-            return self.turns.begin(self._append_later(log, submitted, len(records), acks, epoch, timeout_ms))
         if appended.sync_due or (appended.duplicate and log.durable_end <= appended.last_offset):
-            return self.turns.begin(self._sync_then(log, appended, len(records), acks, epoch, timeout_ms))
+            return self.turns.begin(LateAppend(self, log, len(records), acks, epoch, timeout_ms).sync(appended))
         if self.state is None:
-            self._advance(appended.last_offset + 1)
-            self._after(appended, len(records))
+            self.appended_alone(appended, len(records))
             return appended
-        return self._replicate(self.state, appended, len(records), acks, timeout_ms)
+        return self.replicate(self.state, appended, len(records), acks, timeout_ms)
 
     def takes_at_once(self, acks: int) -> bool:
         """Whether a client's batch can be appended, and acknowledged, without anybody else."""
@@ -376,67 +381,15 @@ class Partition:
         self.log.update_high_watermark(appended.last_offset + 1)
         self._after(appended, nbytes)
 
-    def _append_in_turn(
-        self,
-        log: Log,
-        records: Buffer,
-        epoch: int,
-        origin: Origin,
-        now_ms: int | None,
-        verification: Verification | None,
-        transaction_version: int,
-        checked: Checked | None,
-    ) -> Appended:
-        """What was queued, on the writer's thread: by now another may lead."""
-        leadership = self.leadership
-        if leadership.leader_epoch != epoch or leadership.leader_id != self._own_id:
-            raise NotLeaderOrFollowerError(f"{self.key}: broker {leadership.leader_id} leads it since")
-        return log.append(records, epoch, origin, now_ms, verification, transaction_version, checked)
-
-    async def _append_later(
-        self,
-        log: Log,
-        submitted: asyncio.Future[Appended],
-        nbytes: int,
-        acks: int,
-        epoch: int,
-        timeout_ms: int | None,
-    ) -> Appended:
-        try:
-            appended = await submitted
-        except DiskError as error:
-            raise self.failed(error) from error
-        if appended.sync_due or (appended.duplicate and log.durable_end <= appended.last_offset):
-            return await self._sync_then(log, appended, nbytes, acks, epoch, timeout_ms)
-        return await self._now_in_log(appended, nbytes, acks, epoch, timeout_ms)
-
-    async def _sync_then(
-        self, log: Log, appended: Appended, nbytes: int, acks: int, epoch: int, timeout_ms: int | None
-    ) -> Appended:
-        """The topic wants records on the disk before they are acknowledged, or seen (`flush.messages`)."""
-        if not appended.duplicate:
-            self.append_watchers.on_append(nbytes)  # followers need not wait for our disk
-        await self.turns.sync_log(log)
-        return await self._now_in_log(appended, nbytes, acks, epoch, timeout_ms)
-
-    async def _now_in_log(
-        self, appended: Appended, nbytes: int, acks: int, epoch: int, timeout_ms: int | None
-    ) -> Appended:
-        if (state := self.state) is None and len(self.leadership.replicas) <= 1:
-            self._advance(appended.last_offset + 1)
-            self._after(appended, nbytes)
-            return appended
-        if state is None or state.term.leader_epoch != epoch:
-            self.note_durable()
-            if acks == -1:
-                raise NotLeaderOrFollowerError(f"{self.key}: the leader epoch ended before this was committed")
-            return appended
-        result = self._replicate(state, appended, nbytes, acks, timeout_ms)
-        return result if isinstance(result, Appended) else await result
+    def appended_alone(self, appended: Appended, nbytes: int) -> None:
+        """As `committed_alone`, of a batch that may be a duplicate: never back."""
+        if appended.last_offset >= self.log.high_watermark:
+            self.log.update_high_watermark(appended.last_offset + 1)
+        self._after(appended, nbytes)
 
     # --- leading
 
-    def _replicate(
+    def replicate(
         self, state: LeaderState, appended: Appended, nbytes: int, acks: int, timeout_ms: int | None
     ) -> Appended | Awaitable[Appended]:
         """A batch is in our log: followers may fetch it, and once they all have it is committed."""

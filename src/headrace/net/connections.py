@@ -6,25 +6,22 @@ says where brokers are (`node`), calls `submit`, and lets the driver call `tick`
 
 from __future__ import annotations
 
-import errno
 import logging
 import random
-import ssl
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any, Protocol
 
 from headrace.errors import HeadraceError, KafkaError, NetworkError, RequestTimedOutError
 from headrace.net.authentication import REFUSALS
+from headrace.net.closed_by_broker import Doubt, doubt_about, hinted
 from headrace.net.connection import SETTING_UP, Call, Connection, ConnectionState, Frame, OnDone, lost
 from headrace.net.node import Node
 from headrace.net.sasl.exchange import login_is_wanted
 from headrace.net.settings import ConnectionSettings
-from headrace.net.tls import has_no_tls, needs_tls, refusal
-from headrace.protocol.api import ApiKey
+from headrace.net.tls import has_no_tls, refusal
 from headrace.protocol.wire import MalformedMessageError
 from headrace.records.buffers import SHARED
 from headrace.runtime import Clock
@@ -35,7 +32,6 @@ _FOREVER = float("inf")
 _UNENCODABLE = (struct.error, TypeError, ValueError, AttributeError, OverflowError, LookupError)
 _TICK_S_MAX = 60.0
 _WARN_AGAIN_S = 60.0
-_CLOSED_BY_PEER = (errno.ECONNRESET, errno.EPIPE)
 _KEPT_BYTES = 32 * 1024 * 1024
 """How much of the shared buffers stays for other clients, and for the next, when one is closed."""
 
@@ -58,13 +54,6 @@ class Transport(Protocol):
     def prepare_authentication(self, connection: Connection, prepare: Callable[[], None]) -> None:
         """Call this, which may block; report `prepared` later."""
         ...
-
-
-class Doubt(Enum):
-    """Why a broker may have closed a connection before it answered what was asked."""
-
-    TLS = "it may speak none"
-    LOGIN = "it may want one"
 
 
 @dataclass(slots=True)
@@ -405,10 +394,12 @@ class Connections(ABC):
         if never_ready:
             error = refusal(connection.node, error) or error
         state = self._state(connection.key)
+        security, was_answered = self.settings.security, self._was_answered
         if not isinstance(error, REFUSALS):
             # Who was refused for it asks again the next time, for those who did not wait for this answer.
-            state.doubt = self._doubt(connection, error)
-        error = self._hinted(connection, error)
+            may_ask = self.finds_out and not was_answered
+            state.doubt = doubt_about(connection, error, security) if may_ask else None
+        error = hinted(connection, error, security, was_answered=was_answered)
         calls = connection.closed()
         if close:
             self.transport.close_connection(connection)
@@ -433,36 +424,6 @@ class Connections(ABC):
         for call in calls:
             call.finish(None, lost(call, connection.node, error))
         self._was_dropped(connection.key, failure, now)
-
-    def _doubt(self, connection: Connection, error: BaseException | None) -> Doubt | None:
-        """What the next connection may find out of why the broker closed this one. Nobody guesses: it may be down."""
-        if not self.finds_out or self._was_answered or connection.is_question or not _was_closed(error):
-            return None
-        if connection.state is ConnectionState.CONNECTING and connection.tls is not None:
-            return Doubt.TLS
-        is_let_in = connection.state is ConnectionState.READY and self.settings.security.authenticate is None
-        return Doubt.LOGIN if is_let_in and ApiKey.SASL_HANDSHAKE in connection.versions else None
-
-    def _hinted(self, connection: Connection, error: BaseException | None) -> BaseException | None:
-        """A broker that wants TLS or a login closes the connection of who comes without, and says nothing."""
-        if not _was_closed(error):
-            return error
-        if connection.was_sent_an_alert and not connection.is_question:
-            return needs_tls(connection.node)
-        is_handshaking = connection.state is ConnectionState.CONNECTING and connection.tls is not None
-        if is_handshaking or connection.is_question:
-            return NetworkError(
-                f"{connection.node} closed the connection in the TLS handshake: it may not speak TLS there. Check the "
-                "port, and security.protocol"
-            )
-        security = self.settings.security
-        is_plain = security.tls is None and security.authenticate is None
-        if not is_plain or self._was_answered:
-            return error
-        return NetworkError(
-            f"{connection.node} closed the connection before it answered anything. If it wants TLS or a login, set "
-            "security.protocol (SSL, SASL_SSL, SASL_PLAINTEXT)"
-        )
 
     def _say_failed(self, node: Node, error: BaseException | None, now: float) -> None:
         """Warn of an address that cannot be reached: once, and then rarely. It is tried many times in a minute."""
@@ -607,16 +568,3 @@ def _unreachable(node: Node, error: BaseException | None) -> HeadraceError:
     if isinstance(error, REFUSALS):
         return error
     return NetworkError(f"{node} cannot be reached: {error}")
-
-
-def _was_closed(error: BaseException | None) -> bool:
-    """Whether the other end closed the connection, by whatever way a driver heard of it."""
-    if error is None:
-        return True
-    while error is not None:
-        if isinstance(error, (ssl.SSLEOFError, ConnectionResetError, BrokenPipeError)):
-            return True
-        if isinstance(error, OSError) and error.errno in _CLOSED_BY_PEER:
-            return True
-        error = error.__cause__
-    return False

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.dispatch import Pending, RequestContext, handles
 from headrace.broker.fetch_at_once import fetch_at_once
-from headrace.broker.fetching import TOPIC_IDS_SINCE_VERSION, open_fetch, replica_id
+from headrace.broker.fetch_opening import open_fetch
+from headrace.broker.fetching import TOPIC_IDS_SINCE_VERSION, replica_id
 from headrace.broker.metadata_fetches import fetch_metadata, is_of_metadata
 from headrace.broker.rights import Operation, on_cluster, on_topics, when
 from headrace.errors import ErrorCode

@@ -18,7 +18,7 @@ from headrace.errors import (
     UnknownTopicOrPartitionError,
 )
 from headrace.protocol.api import ApiKey
-from headrace.protocol.messages.metadata import MetadataResponseTopic
+from headrace.protocol.messages.metadata import MetadataRequest, MetadataResponse, MetadataResponseTopic
 from headrace.protocol.messages.produce import BatchIndexAndErrorMessage, PartitionProduceResponse
 from headrace.records import Batch
 
@@ -509,3 +509,36 @@ def test_memory_is_free_again_when_everything_is_done(clock: VirtualClock) -> No
     assert accumulator.buffered_bytes == 0
     assert not accumulator.incomplete
     assert not accumulator.active
+
+
+def test_a_topic_that_was_idle_is_followed_to_its_new_leader_when_it_is_used_again(clock: VirtualClock) -> None:
+    cluster = FakeCluster(clock, brokers=2, topics={"t": 1})
+    world = World(cluster, metadata_max_idle_ms=10_000, metadata_max_age_ms=3_600_000)
+    world.deliver([world.send("t", b"a")])
+    start = clock.now
+    world.run_until(lambda: clock.now > start + 60)
+    cluster.leaders["t", 0] = (2, 1)
+    again = world.send("t", b"b")
+    world.deliver([again])
+    assert again.result().offset == 1
+    assert cluster.values("t") == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+def test_an_answer_counts_whatever_metadata_say_of_the_topic_by_then(clock: VirtualClock, idempotent: bool) -> None:
+    cluster = FakeCluster(clock, topics={"t": 1})
+    world = World(cluster, enable_idempotence=idempotent)
+    world.deliver([world.send("t", b"a")])
+
+    def script(node: int, name: str, request: Any) -> Any:
+        if name == "Produce":
+            # A broker that was just started does not know of the topic yet, and answers before this one does.
+            told = cluster._metadata(MetadataRequest(topics=[]))
+            unknown = MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name="t")
+            world.core.take_metadata(MetadataResponse(brokers=told.brokers, topics=[unknown]), asked=[])
+            cluster.script = lambda node, name, request: None
+
+    cluster.script = script
+    world.deliver([world.send("t", b"b")])
+    assert cluster.values("t") == [b"a", b"b"]
+    assert len(produced(cluster)) == 2

@@ -90,6 +90,7 @@ class Accumulator:
         self.buffered_bytes = 0
         self.incomplete: set[ProducerBatch] = set()
         self.used_topics: dict[str, float] = {}
+        """When records were last sent to each topic that `wants_topic` was told of and that is not forgotten since."""
         self.wants_topic: Callable[[str], None] = lambda _: None
         self.wants_metadata: Callable[[], None] = lambda: None
         self.trouble: Callable[[], HeadraceError | None] = lambda: None
@@ -181,15 +182,17 @@ class Accumulator:
         if self.refusal is not None:
             self.refuse_rows(rows, self.refusal)
             return
-        self.used_topics[topic] = now
         view = self.view.topics.get(topic)
         if view is None and not is_text(topic):
             self.fail_rows(rows, InvalidTopicError(f"the name of topic {topic!r} cannot be written as UTF-8"))
             return
+        if topic not in self.used_topics:
+            # Also where it is in the view: forgotten since it was last used, it is not kept up to date there any more.
+            self.wants_topic(topic)
+        self.used_topics[topic] = now
         if topic in self.held or view is None or not view.partitions:
             # Whatever is held goes first, so that order is kept.
             self.hold(rows, now, _ANY_VERSION)
-            self.wants_topic(topic)
             return
         self._distribute(rows, view, now, now_ms, created)
 

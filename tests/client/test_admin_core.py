@@ -34,6 +34,7 @@ from headrace.net.connection import Call
 from headrace.protocol.messages.create_topics import CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse
 from headrace.protocol.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
 from headrace.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+from headrace.protocol.messages.list_groups import ListedGroup, ListGroupsResponse
 from headrace.protocol.messages.list_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
@@ -349,3 +350,18 @@ def test_a_reset_of_a_group_that_has_nothing_needs_topics() -> None:
     )
     with pytest.raises(ResetError, match="name the topics"):
         driver.run(reset_group_offsets, "g", ResetTo.earliest())
+
+
+def test_a_broker_that_knows_of_no_broker_yet_is_not_believed() -> None:
+    """One that was just started may answer so: there are groups and topics all the same."""
+    driver = Driver(ListGroups=lambda request, node_id: ListGroupsResponse(groups=[ListedGroup(group_id="g")]))
+    known, early = driver.metadata, [MetadataResponse(brokers=[], topics=[])] * 2
+    driver.answers["Metadata"] = lambda request, node_id: early.pop() if early else known(request, node_id)
+    assert [group.group_id for group in driver.run(groups.list_groups)] == ["g"]
+    assert len(driver.paused_s) == 2
+
+
+def test_a_broker_that_never_knows_of_any_is_an_error() -> None:
+    driver = Driver(Metadata=lambda request, node_id: MetadataResponse(brokers=[], topics=[]))
+    with pytest.raises(RequestTimedOutError, match="knows of no broker"):
+        driver.run(topics.list_topics)

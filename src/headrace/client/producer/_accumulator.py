@@ -290,7 +290,7 @@ class Accumulator:
             chunk = rows if len(picked) == len(rows) else rows.take(picked)
             self._append(self.queue(rows.topic, partition), chunk, now_ms, created)
         if late:
-            self._no_such_partition(rows.take(late), view, now, is_last_try)
+            self._no_such_partition(rows.take(late), chosen[late[0]], view, now, is_last_try)
 
     def _stick(self, chosen: list[int | None], rows: Rows, view: TopicView) -> None:
         """Fill in where keyless rows among keyed ones go, row by row: those of one partition keep their order."""
@@ -327,13 +327,12 @@ class Accumulator:
             return [None if key is None else (h & 0x7FFFFFFF) % count for h, key in zip(hashes, keys)]
         return [None if key is None else partition_for_key(key, count) for key in keys]
 
-    def _no_such_partition(self, rows: Rows, view: TopicView, now: float, is_last_try: bool) -> None:
+    def _no_such_partition(self, rows: Rows, wrong: int | None, view: TopicView, now: float, is_last_try: bool) -> None:
         """Partitions may have been added since the metadata came: ask once more before giving up."""
         if not is_last_try:
             self.hold(rows, now, self.view.version)
             self.wants_metadata()
             return
-        wrong = next(p for p in rows.partitions or () if p is not None)
         self.fail_rows(
             rows,
             UnknownTopicOrPartitionError(

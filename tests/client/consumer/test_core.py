@@ -350,3 +350,14 @@ def test_topics_are_asked_of_a_broker_that_knows_of_brokers() -> None:
     world.cluster.script = Once("Metadata", *[MetadataResponse(brokers=[], topics=[])] * 3)
     assert list(world.run(world.consumer.topics.list_topics())) == ["t"]
     assert len(world.run(world.consumer.topics.partitions_for("t"))) == 1
+
+
+def test_a_member_that_its_leader_left_out_is_stable_without_partitions() -> None:
+    world = member()
+    world.cluster.script = Once("SyncGroup", SyncGroupResponse(assignment=b""))
+    membership = world.consumer.membership
+    assert membership is not None
+    world.run_until(lambda: membership.is_settled)
+    assert not world.assigned()
+    membership.request_rejoin("another leader may give it some")
+    world.run_until(world.assigned)

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
-from headrace.client.admin import groups, security, topics
+from headrace.client.admin import configs, groups, security, topics
 from headrace.client.admin.core import Ask, Context, Results
 from headrace.client.admin.reset import ResetError, ResetTo, reset_group_offsets
 from headrace.client.admin.types import (
+    ConfigResource,
     NewTopic,
+    ResourceType,
     ScramMechanism,
     UserScramCredentialUpsertion,
 )
@@ -365,3 +367,10 @@ def test_a_broker_that_never_knows_of_any_is_an_error() -> None:
     driver = Driver(Metadata=lambda request, node_id: MetadataResponse(brokers=[], topics=[]))
     with pytest.raises(RequestTimedOutError, match="knows of no broker"):
         driver.run(topics.list_topics)
+
+
+def test_a_broker_is_named_by_a_number() -> None:
+    driver = Driver()
+    resources = [ConfigResource(ResourceType.BROKER, name) for name in ("one", "²", "9" * 5_000)]
+    found = driver.run(configs.describe_configs, resources)
+    assert all("named by its number" in str(found.errors[one]) for one in resources)

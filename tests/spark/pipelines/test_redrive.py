@@ -58,8 +58,9 @@ def test_letters_that_no_note_has_room_for_are_left() -> None:
 def test_options_that_choose_nothing_or_mean_nothing_are_refused() -> None:
     with pytest.raises(WrongOptionError, match="say which letters"):
         run(parsed(OPTIONS, {"topic": "dead"}))
-    with pytest.raises(WrongOptionError, match="--since is a time"):
-        run(parsed(OPTIONS, {"topic": "dead", "since": "yesterday"}))
+    for since in ("yesterday", "²"):
+        with pytest.raises(WrongOptionError, match="--since is a time"):
+            run(parsed(OPTIONS, {"topic": "dead", "since": since}))
     with pytest.raises(WrongOptionError, match="dead-letter topic itself"):
         run(parsed(OPTIONS, {"topic": "dead", "everything": True, "to": "dead"}))
 

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
-from headrace.client.admin import groups, security, topics
+from headrace.client.admin import configs, groups, security, topics
 from headrace.client.admin.core import Ask, Context, Results
 from headrace.client.admin.reset import ResetError, ResetTo, reset_group_offsets
 from headrace.client.admin.types import (
+    ConfigResource,
     NewTopic,
+    ResourceType,
     ScramMechanism,
     UserScramCredentialUpsertion,
 )
@@ -34,6 +36,7 @@ from headrace.net.connection import Call
 from headrace.protocol.messages.create_topics import CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse
 from headrace.protocol.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
 from headrace.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+from headrace.protocol.messages.list_groups import ListedGroup, ListGroupsResponse
 from headrace.protocol.messages.list_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
@@ -349,3 +352,25 @@ def test_a_reset_of_a_group_that_has_nothing_needs_topics() -> None:
     )
     with pytest.raises(ResetError, match="name the topics"):
         driver.run(reset_group_offsets, "g", ResetTo.earliest())
+
+
+def test_a_broker_that_knows_of_no_broker_yet_is_not_believed() -> None:
+    """One that was just started may answer so: there are groups and topics all the same."""
+    driver = Driver(ListGroups=lambda request, node_id: ListGroupsResponse(groups=[ListedGroup(group_id="g")]))
+    known, early = driver.metadata, [MetadataResponse(brokers=[], topics=[])] * 2
+    driver.answers["Metadata"] = lambda request, node_id: early.pop() if early else known(request, node_id)
+    assert [group.group_id for group in driver.run(groups.list_groups)] == ["g"]
+    assert len(driver.paused_s) == 2
+
+
+def test_a_broker_that_never_knows_of_any_is_an_error() -> None:
+    driver = Driver(Metadata=lambda request, node_id: MetadataResponse(brokers=[], topics=[]))
+    with pytest.raises(RequestTimedOutError, match="knows of no broker"):
+        driver.run(topics.list_topics)
+
+
+def test_a_broker_is_named_by_a_number() -> None:
+    driver = Driver()
+    resources = [ConfigResource(ResourceType.BROKER, name) for name in ("one", "²", "9" * 5_000)]
+    found = driver.run(configs.describe_configs, resources)
+    assert all("named by its number" in str(found.errors[one]) for one in resources)

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from headrace.client.errors import ClientClosedError, DeliveryTimeoutError
+from headrace.client.producer._base import rows_of
+from headrace.client.producer.delivery import BatchDelivery
 from headrace.errors import (
     ErrorCode,
     InvalidRecordError,
@@ -18,7 +20,7 @@ from headrace.errors import (
     UnknownTopicOrPartitionError,
 )
 from headrace.protocol.api import ApiKey
-from headrace.protocol.messages.metadata import MetadataResponseTopic
+from headrace.protocol.messages.metadata import MetadataRequest, MetadataResponse, MetadataResponseTopic
 from headrace.protocol.messages.produce import BatchIndexAndErrorMessage, PartitionProduceResponse
 from headrace.records import Batch
 
@@ -509,3 +511,74 @@ def test_memory_is_free_again_when_everything_is_done(clock: VirtualClock) -> No
     assert accumulator.buffered_bytes == 0
     assert not accumulator.incomplete
     assert not accumulator.active
+
+
+def test_a_topic_that_was_idle_is_followed_to_its_new_leader_when_it_is_used_again(clock: VirtualClock) -> None:
+    cluster = FakeCluster(clock, brokers=2, topics={"t": 1})
+    world = World(cluster, metadata_max_idle_ms=10_000, metadata_max_age_ms=3_600_000)
+    world.deliver([world.send("t", b"a")])
+    start = clock.now
+    world.run_until(lambda: clock.now > start + 60)
+    cluster.leaders["t", 0] = (2, 1)
+    again = world.send("t", b"b")
+    world.deliver([again])
+    assert again.result().offset == 1
+    assert cluster.values("t") == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+def test_an_answer_counts_whatever_metadata_say_of_the_topic_by_then(clock: VirtualClock, idempotent: bool) -> None:
+    cluster = FakeCluster(clock, topics={"t": 1})
+    world = World(cluster, enable_idempotence=idempotent)
+    world.deliver([world.send("t", b"a")])
+
+    def script(node: int, name: str, request: Any) -> Any:
+        if name == "Produce":
+            # A broker that was just started does not know of the topic yet, and answers before this one does.
+            told = cluster._metadata(MetadataRequest(topics=[]))
+            unknown = MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name="t")
+            world.core.take_metadata(MetadataResponse(brokers=told.brokers, topics=[unknown]), asked=[])
+            cluster.script = lambda node, name, request: None
+
+    cluster.script = script
+    world.deliver([world.send("t", b"b")])
+    assert cluster.values("t") == [b"a", b"b"]
+    assert len(produced(cluster)) == 2
+
+
+class Misplacing:
+    """A partitioner that is wrong about one record."""
+
+    def partition(self, topic: str, key: Any, value: Any, count: int, available: Any) -> int:
+        return -1 if value == b"wrong" else 0
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_records_beside_one_that_the_partitioner_misplaces_are_told_of_once(clock: VirtualClock, is_kept: bool) -> None:
+    cluster = FakeCluster(clock, topics={"t": 1})
+    world = World(cluster, partitioner_class=Misplacing())
+    told: list[Any] = []
+    kept = []
+    for value in (b"a", b"wrong", b"b"):
+        delivery = world.send("t", value, on_delivery=lambda error, _, value=value: told.append((value, type(error))))
+        kept.append(delivery if is_kept else None)
+        del delivery
+    world.run_until(lambda: len(told) >= 3)
+    start = clock.now
+    world.run_until(lambda: clock.now > start + 5)
+    nothing = type(None)
+    assert sorted(told) == [(b"a", nothing), (b"b", nothing), (b"wrong", UnknownTopicOrPartitionError)]
+    assert cluster.values("t") == [b"a", b"b"]
+
+
+def test_a_batch_of_which_one_record_is_misplaced_says_where_the_others_are(clock: VirtualClock) -> None:
+    cluster = FakeCluster(clock, topics={"t": 1})
+    world = World(cluster, partitioner_class=Misplacing())
+    delivery = BatchDelivery(world, "t", None)
+    delivery.expect(3)
+    rows = rows_of(world.setup, delivery, "t", [b"a", b"wrong", b"b"], None, None, None, None)
+    world.producer.accumulator.pending.append(rows)
+    world.run_until(delivery.done)
+    assert [(one.base_offset, one.records) for one in delivery.ranges] == [(0, 2)]
+    with pytest.raises(UnknownTopicOrPartitionError, match="there is no -1"):
+        delivery.result()

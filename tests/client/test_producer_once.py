@@ -10,6 +10,7 @@ import pytest
 from headrace.client.errors import ClientClosedError, DeliveryTimeoutError, FatalTransactionError, TransactionStateError
 from headrace.client.producer._one_record import OneRecord
 from headrace.client.producer._rows import Rows
+from headrace.client.transactions.exactly_once import ExactlyOnce
 from headrace.errors import ErrorCode, HeadraceError, InvalidRecordError, InvalidTopicError, RequestTimedOutError
 from headrace.protocol.messages.end_txn import EndTxnResponse
 from headrace.protocol.messages.produce import ProduceResponse
@@ -17,6 +18,8 @@ from headrace.records.cpython import COUNTS_REFERENCES
 
 from .fake import CUT, CUT_BEFORE, SILENCE, FakeCluster, VirtualClock, World
 from .fake_transactions import TransactionalCluster
+from .once_model import IN, PARTITIONS, RECORDS, BlockingConsumer, StepProducer, check_once
+from .producer_model import ModelWorld
 from .test_producer_transactions import TransactionalWorld
 
 
@@ -408,3 +411,17 @@ def test_ctrl_c_while_records_are_put_into_columns_early_doubles_none(monkeypatc
     wait = world.producer.flush()
     world.run_until(lambda: wait.is_done)
     assert cluster.values("t") == [b"%d" % number for number in range(8)]
+
+
+@pytest.mark.parametrize("idle_timeout", [0, 0.05])
+def test_exactly_once_without_patience_passes_no_record_over(idle_timeout: float) -> None:
+    rng = random.Random(1)
+    cluster = TransactionalCluster(VirtualClock(), 2, brokers=2, topics={"t": PARTITIONS})
+    consumer = BlockingConsumer(cluster, rng)
+    producer = StepProducer(ModelWorld(cluster, rng, transactional_id="tid"), rng)
+    producer.interrupts = 0.0
+    for batch in ExactlyOnce(consumer, producer, idle_timeout=idle_timeout):  # type: ignore[arg-type]  # as much of both as is used
+        for record in batch:
+            producer.world.send("t", record.value, partition=record.offset % PARTITIONS)
+    assert cluster.offsets[IN.topic, IN.partition] == RECORDS
+    check_once(cluster)

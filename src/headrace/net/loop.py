@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
@@ -69,6 +70,13 @@ class LoopDriver(Generic[Core]):
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
         return self._loop
+
+    def call_from_anywhere(self, function: Callable[[], None]) -> None:
+        """Have something called on the loop, from any thread; not at all while nothing ever ran there, or any more."""
+        if self._loop is not None:
+            # It may be closed, or be closed right now.
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(function)
 
     def schedule(self) -> None:
         """Let the core look at the time soon. Cheap when that is arranged already."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import Any
 
 import pytest
@@ -104,6 +105,23 @@ def test_a_member_stays_while_its_application_is_busy(kafka: Cluster) -> None:
             assert consumer.group_metadata().generation_id == generation
 
     asyncio.run(main())
+
+
+def test_a_wakeup_from_another_thread_ends_a_poll() -> None:
+    async def main(port: int) -> None:
+        consumer = Consumer(bootstrap_servers=f"127.0.0.1:{port}")
+        consumer.assign([("t", 0)])
+        polling = asyncio.ensure_future(consumer.poll(WAIT_S))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        await asyncio.to_thread(consumer.wakeup)
+        with pytest.raises(WakeupError):
+            await polling
+        await consumer.close(0)
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        # In this mode a loop refuses what another thread may not do to it: it would not notice before its next event.
+        asyncio.run(main(silent.getsockname()[1]), debug=True)
 
 
 def test_a_second_task_is_refused_and_wakeup_ends_a_poll(kafka: Cluster) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.client.consumer.core_worlds import T0, Once, member
+from tests.client.consumer.core_worlds import T0, Once, make, member
 from tests.client.fake import CUT, SILENCE
 
 from headrace.client.cluster.core import coordinator_key
@@ -24,6 +24,7 @@ from headrace.protocol.messages.find_coordinator import Coordinator, FindCoordin
 from headrace.protocol.messages.heartbeat import HeartbeatResponse
 from headrace.protocol.messages.join_group import JoinGroupResponse
 from headrace.protocol.messages.leave_group import LeaveGroupResponse
+from headrace.protocol.messages.metadata import MetadataResponse
 from headrace.protocol.messages.offset_commit import (
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
@@ -340,3 +341,23 @@ def test_a_flow_that_raises_keeps_its_error_and_a_cancelled_one_is_done() -> Non
     assert task.advance(0.0) is None
     assert task.done
     assert isinstance(task.error, CoordinatorNotAvailableError)
+
+
+def test_topics_are_asked_of_a_broker_that_knows_of_brokers() -> None:
+    world = make()
+    world.consumer.assign([T0])
+    world.settle()
+    world.cluster.script = Once("Metadata", *[MetadataResponse(brokers=[], topics=[])] * 3)
+    assert list(world.run(world.consumer.topics.list_topics())) == ["t"]
+    assert len(world.run(world.consumer.topics.partitions_for("t"))) == 1
+
+
+def test_a_member_that_its_leader_left_out_is_stable_without_partitions() -> None:
+    world = member()
+    world.cluster.script = Once("SyncGroup", SyncGroupResponse(assignment=b""))
+    membership = world.consumer.membership
+    assert membership is not None
+    world.run_until(lambda: membership.is_settled)
+    assert not world.assigned()
+    membership.request_rejoin("another leader may give it some")
+    world.run_until(world.assigned)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 from tests.client.consumer.core_worlds import T0, Once, make
+from tests.client.consumer.fake_group import prefers_broker_2
 from tests.client.fake import CUT, SILENCE
 
 from headrace.client.consumer._fetch_session import FetchSessionHandler, Wanted
@@ -14,6 +16,7 @@ from headrace.errors import (
     ErrorCode,
 )
 from headrace.protocol.messages.fetch import AbortedTransaction, FetchableTopicResponse, FetchResponse, PartitionData
+from headrace.protocol.messages.metadata import MetadataResponse
 from headrace.records import ControlType, build_batch, control_batch
 from headrace.topics import TopicPartition
 
@@ -148,6 +151,27 @@ def test_a_preferred_replica_is_read_from_and_left_when_it_fails() -> None:
     world.run_until(lambda: len(world.records) == 2)
     assert [node for node, name, _, _ in world.cluster.requests if name == "Fetch"][:3] == [1, 2, 1]
     assert world.cluster.names("Fetch")[0].rack_id == "r"
+
+
+def test_a_preferred_replica_is_left_when_the_topic_is_gone() -> None:
+    world = make(brokers=2, client_rack="r", group_id="g", partition_assignment_strategy="cooperative-sticky")
+    asked = prefers_broker_2(world.cluster)
+    world.consumer.subscribe_pattern(re.compile("t"), None)
+    world.cluster.write("t", 0, 2)
+    world.run_until(lambda: len(world.records) == 2)
+    fetch = world.cluster.script
+
+    def script(node: int, name: str, request: Any) -> Any:
+        # The replica has not heard of it yet, and until the commit is answered the partition is still assigned.
+        if name == "Metadata":
+            answer = world.cluster._metadata(request)
+            return MetadataResponse(brokers=answer.brokers, topics=[])
+        return SILENCE if name == "OffsetCommit" else fetch(node, name, request)
+
+    assert asked[-1] == 2
+    world.cluster.script = script
+    world.core.refresh_metadata()
+    world.run_until(lambda: not world.assigned())
 
 
 @pytest.mark.parametrize("named", [99, 1])

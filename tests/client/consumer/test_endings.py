@@ -11,7 +11,7 @@ import pytest
 from tests.client.consumer.conftest import WAIT_S
 from tests.client.consumer.fake_driver import blocking_consumer
 from tests.client.consumer.fake_group import FakeGroupCluster
-from tests.client.fake import VirtualClock
+from tests.client.fake import SILENCE, VirtualClock
 
 import headrace.aio
 from headrace import Consumer
@@ -178,6 +178,24 @@ def test_a_poll_in_a_listener_is_refused_and_the_rebalance_ends() -> None:
         assert len(refused) == 1
         assert len(cluster.names("SyncGroup")) == 1
         consumer.close()
+
+
+@pytest.mark.parametrize("timeout", [0, 3])
+@pytest.mark.parametrize("is_automatic", [True, False])
+def test_the_listener_hears_of_a_close_whose_commits_are_not_answered_in_time(timeout: int, is_automatic: bool) -> None:
+    cluster = cluster_with(10)
+    with blocking_consumer(cluster, group_id="g", enable_auto_commit=is_automatic) as consumer:
+        listener = Listener(consumer, "never")
+        consumer.subscribe(["t"], listener)
+        while not consumer.poll(5):
+            pass
+        cluster.script = lambda node, name, request: SILENCE if name == "OffsetCommit" else None
+        if not is_automatic:
+            consumer.commit_async()
+        begun = cluster.clock.now
+        consumer.close(timeout)
+        assert cluster.clock.now < begun + timeout + 1
+        assert listener.heard == ["assigned", "revoked"]
 
 
 @pytest.mark.slow

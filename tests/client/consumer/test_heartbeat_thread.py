@@ -8,6 +8,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.client.consumer.fake_driver import blocking_consumer
+from tests.client.consumer.fake_group import FakeGroupCluster
+from tests.client.fake import VirtualClock
 from tests.waiting import DEADLINE_S
 
 import headrace.client.consumer._heartbeat_thread as module
@@ -15,7 +18,7 @@ from headrace.client.configs import ConnectionConfig
 from headrace.client.consumer._heartbeat_thread import HeartbeatThread
 from headrace.client.consumer._heartbeats import GroupIdentity, Heartbeats
 from headrace.client.consumer.config import read_consumer_config
-from headrace.errors import NetworkError
+from headrace.errors import ErrorCode, NetworkError
 from headrace.net.node import Node
 from headrace.runtime.real import RealClock
 
@@ -69,3 +72,31 @@ def test_a_shortage_of_descriptors_does_not_end_the_heartbeats(at: str, monkeypa
     thread.start()
     assert sent.wait(DEADLINE_S / 2)
     thread.stop()
+
+
+def test_news_that_comes_just_before_a_poll_waits_is_not_waited_out() -> None:
+    cluster = FakeGroupCluster(VirtualClock(), 1, {"t": 1})
+    cluster.write("t", 0, 1)
+    with blocking_consumer(cluster, group_id="g", fetch_max_wait_ms=20_000) as consumer:
+        consumer.subscribe(["t"])
+        while not consumer.poll(5):
+            pass
+        core = consumer._core
+        assert core is not None
+        heartbeats, membership, due_s = core.heartbeats, core.membership, core.due_s
+        assert heartbeats is not None
+        assert membership is not None
+
+        def interrupted() -> float:
+            """The last thing before the wait: then the heartbeats' thread hears of a rebalance, and says so."""
+            core.due_s = due_s  # type: ignore[method-assign]  # as it was
+            heartbeats._sent_to = heartbeats._node
+            assert heartbeats.answered(membership.identity, ErrorCode.REBALANCE_IN_PROGRESS, None, cluster.clock.now)
+            consumer._heartbeat_news()
+            return due_s()
+
+        core.due_s = interrupted  # type: ignore[method-assign]  # once
+        begun, joined = cluster.clock.now, len(cluster.names("JoinGroup"))
+        consumer.poll(0.5)
+        assert len(cluster.names("JoinGroup")) > joined
+        assert cluster.clock.now < begun + 1

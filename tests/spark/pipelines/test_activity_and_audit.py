@@ -41,6 +41,19 @@ def values(servers: str, topic: str) -> list[tuple[bytes | None, Any]]:
     return [(key, json.loads(value or b"null")) for _, key, value in read_topic(servers, topic)]
 
 
+def test_what_is_counted_apart_has_keys_of_its_own(spark: Any, kafka: BrokerProcess, tmp_path: Path) -> None:
+    servers = kafka.address
+    make_topic(servers, "apart", partitions=1)
+    apart = [("a|b", "c"), ("a", "b|c"), ("a\\", "|c"), ("x", None), ("x", ""), ("x", "\\N")]
+    with Producer({"bootstrap.servers": servers}) as producer:
+        for number, (name, page) in enumerate(apart):
+            producer.send("apart", event(number, event=name, page=page))
+    options = {"servers": servers, "source": ["apart"], "by": ["event", "page"], "checkpoint": str(tmp_path / "run")}
+    activity(session=spark, **options)
+    found = {key: (value["event"], value.get("page"), value["count"]) for key, value in values(servers, "apart-counts")}
+    assert sorted(found.values(), key=str) == sorted(((*one, 1) for one in apart), key=str)
+
+
 def test_activity_cleans_diverts_counts_and_resumes(spark: Any, kafka: BrokerProcess, tmp_path: Path) -> None:
     servers = kafka.address
     spark = elsewhere(spark)

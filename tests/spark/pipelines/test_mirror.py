@@ -40,6 +40,8 @@ def test_a_position_is_found_among_gaps_and_foreign_records() -> None:
 def test_a_hop_says_where_a_record_was() -> None:
     assert hop_of(b"abc-_/orders.eu/3/17") == ("abc-_", "orders.eu", 3, 17)
     assert [hop_of(value) for value in (None, b"", b"a/b/c/1", b"a/b/1")] == [None] * 4
+    # Anybody may write such a header.
+    assert [hop_of(value) for value in ("a/b/²/1".encode(), b"a/b/1/" + b"9" * 5_000)] == [None] * 2
 
 
 def test_topics_are_created_enlarged_and_configured_but_never_made_smaller() -> None:

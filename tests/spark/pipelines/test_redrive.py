@@ -12,6 +12,7 @@ from tests.spark.topics import make_topic
 from headrace.client.admin import Admin
 from headrace.client.producer.blocking import Producer
 from headrace.parallel.deadletters import DeadLetters
+from headrace.parallel.letters import PART, pack
 from headrace.spark.pipelines.declaring import PipelineError, WrongOptionError, parsed
 from headrace.spark.pipelines.redrive import OPTIONS, REDRIVEN, Ledger, check_ledgers, run, settle
 from headrace.testing import BrokerProcess
@@ -57,8 +58,9 @@ def test_letters_that_no_note_has_room_for_are_left() -> None:
 def test_options_that_choose_nothing_or_mean_nothing_are_refused() -> None:
     with pytest.raises(WrongOptionError, match="say which letters"):
         run(parsed(OPTIONS, {"topic": "dead"}))
-    with pytest.raises(WrongOptionError, match="--since is a time"):
-        run(parsed(OPTIONS, {"topic": "dead", "since": "yesterday"}))
+    for since in ("yesterday", "²"):
+        with pytest.raises(WrongOptionError, match="--since is a time"):
+            run(parsed(OPTIONS, {"topic": "dead", "since": since}))
     with pytest.raises(WrongOptionError, match="dead-letter topic itself"):
         run(parsed(OPTIONS, {"topic": "dead", "everything": True, "to": "dead"}))
 
@@ -138,3 +140,27 @@ def test_letters_put_back_too_often_and_those_without_an_origin_stay(spark: Any,
     assert (record.value, dict(record.headers)[REDRIVEN]) == (b"once", b"2")
     with pytest.raises(WrongOptionError, match="there is no topic nowhere"):
         run(parsed(OPTIONS, {**base, "topic": "nowhere", "everything": True}), spark)
+
+
+@pytest.mark.slow
+def test_a_letter_in_parts_is_left_to_who_can_put_it_together(spark: Any, kafka: BrokerProcess) -> None:
+    servers = kafka.address
+    dead = make_topic(servers, "large.dead", partitions=1)
+    make_topic(servers, "large")
+    packed = pack(b"key", b"value" * 100, [("own", b"h")])
+    with Producer({"bootstrap.servers": servers}) as producer:
+        producer.send(dead, b"small", headers=_letter(0, "failed", "E", "large"))
+        for number, piece in enumerate((packed[:300], packed[300:]), start=1):
+            facts = [one for one in _letter(1, "failed", "E", "large") if one[0] != "trace"]
+            producer.send(dead, piece, b"large-0@1", headers=[*facts, (PART, b"%d/2" % number)])
+        producer.send(dead, b"behind", headers=_letter(2, "failed", "E", "large"))
+    base = {"topic": dead, "servers": servers, "everything": True}
+    done = run(parsed(OPTIONS, base), spark)
+    assert (done.document["put_back"], done.document["in_parts"], done.has_findings) == (2, 2, True)
+    assert {record.value for record in everything(servers, "large")} == {b"small", b"behind"}
+    with DeadLetters({"bootstrap.servers": servers}, dead) as letters:
+        assert letters.redrive(lambda letter: True) == 1
+    whole = [record for record in everything(servers, "large") if record.key is not None]
+    assert [(record.key, record.value) for record in whole] == [(b"key", b"value" * 100)]
+    again = run(parsed(OPTIONS, base), spark)
+    assert (again.document["put_back"], again.document["in_parts"], again.has_findings) == (0, 0, False)

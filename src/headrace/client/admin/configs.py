@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from headrace.client.admin.core import (
@@ -45,6 +46,7 @@ from headrace.protocol.messages.list_config_resources import ListConfigResources
 Config = dict[str, ConfigEntry]
 
 # A newer broker may have more of both.
+_BROKER = re.compile("[0-9]{1,10}")
 _TYPES = {int(kind): kind for kind in ConfigType}
 _SOURCES = {int(source): source for source in ConfigSource}
 
@@ -57,7 +59,7 @@ def _by_destination(
     errors: dict[ConfigResource, HeadraceError] = {}
     for resource in resources:
         own = resource.type in (ResourceType.BROKER, ResourceType.BROKER_LOGGER) and resource.name
-        if own and not resource.name.isdigit():
+        if own and not _BROKER.fullmatch(resource.name):
             errors[resource] = InvalidRequestError(f"a broker is named by its number, not {resource.name!r}")
         else:
             grouped.setdefault(int(resource.name) if own else ANY_NODE, []).append(resource)

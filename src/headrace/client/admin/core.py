@@ -19,6 +19,7 @@ from headrace.errors import (
     HeadraceError,
     KafkaError,
     LeaderNotAvailableError,
+    NetworkError,
     RequestTimedOutError,
     RetriableError,
     UnknownTopicOrPartitionError,
@@ -234,6 +235,9 @@ def metadata(context: Context, topics: Iterable[str] | None) -> Flow[MetadataRes
     error = refused(response.error_code)
     if error is not None:
         return error
+    if not response.brokers:
+        # It was just started, and knows of no topic either.
+        return NetworkError("the broker that was asked knows of no broker yet, itself included")
     context.core.take_metadata(response, asked=[] if asked is None else asked)
     return response
 

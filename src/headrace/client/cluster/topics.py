@@ -46,7 +46,8 @@ class TopicQuestions:
             call: Call = yield self._core.submit(ANY_NODE, request, lambda _: self._notify())
             if call.error is not None and not isinstance(call.error, RetriableError):
                 raise call.error
-            if call.error is None:
+            # One that knows of no broker yet, itself included, was just started: it knows of no topic either.
+            if call.error is None and call.response.brokers:
                 view = ClusterView()
                 view.update(call.response)
                 if names is None or self._is_final(view, failures):

@@ -360,7 +360,7 @@ class ConsumerBase(ABC):
         limit = self._operation()
         limit.limit(timeout, "closing")
         try:
-            yield core.close(leave_group=leave_group), limit
+            yield core.close(leave_group=leave_group, until=limit.deadline), limit
         except RequestTimedOutError as error:
             log.warning("closed without having finished: %s", error)
             if leave_group is not False:

@@ -470,8 +470,9 @@ class ConsumerCore:
         if error is not None:
             raise error
 
-    def close(self, *, leave_group: bool | None) -> Flow[None]:
-        """Commit (if that is automatic), tell the listener, leave; the caller bounds how long that may take."""
+    def close(self, *, leave_group: bool | None, until: float = _FOREVER) -> Flow[None]:
+        """Commit (if that is automatic), tell the listener, leave. What is left to commit is given up at `until`; how
+        long the rest may take is bounded by the caller."""
         error: BaseException | None = None
         self.is_closed = True
         if self._rebalance is not None:
@@ -480,18 +481,13 @@ class ConsumerCore:
         membership, commits = self.membership, self.commits
         if commits is not None and membership is not None:
             membership.is_closing = True
-            if self.settings.auto_commit and (membership.is_member or not self.subscriptions.uses_group):
-                try:
-                    yield from commits.commit(commits.consumed())
-                except HeadraceError as failed:
-                    log.warning("the automatic commit on close failed (records may be read twice): %s", failed)
-                except Exception as failed:  # noqa: BLE001 - a callback's; what is left to do is done before it is raised
-                    error = failed
-            while not commits.is_idle:
-                try:
-                    yield from commits.drain()
-                except Exception as failed:  # noqa: BLE001 - a callback's; the others are called, and the group is left
-                    error = error or failed
+            task = Task(self._last_commits(commits, membership))
+            yield from self._bounded(task, until)
+            error = task.error or task.result
+            if not task.done:
+                # The listener hears of the partitions all the same.
+                task.cancel()
+                log.warning("closed before the last commits were answered: records may be read twice")
             error = (yield from membership.give_up_partitions()) or error
             self.fetcher.close_sessions()
             if leave_group is not False:
@@ -500,6 +496,23 @@ class ConsumerCore:
             self.fetcher.close_sessions()
         if error is not None:
             raise error
+
+    def _last_commits(self, commits: OffsetCommits, membership: GroupMembership) -> Flow[BaseException | None]:
+        """Commit what was read, if that is automatic, and see every commit answered. What a callback raised, if any."""
+        error: BaseException | None = None
+        if self.settings.auto_commit and (membership.is_member or not self.subscriptions.uses_group):
+            try:
+                yield from commits.commit(commits.consumed())
+            except HeadraceError as failed:
+                log.warning("the automatic commit on close failed (records may be read twice): %s", failed)
+            except Exception as failed:  # noqa: BLE001 - a callback's; what is left to do is done before it is raised
+                error = failed
+        while not commits.is_idle:
+            try:
+                yield from commits.drain()
+            except Exception as failed:  # noqa: BLE001 - a callback's; the others are called, and the group is left
+                error = error or failed
+        return error
 
     def _leave(self, membership: GroupMembership, *, even_static: bool) -> Flow[None]:
         """Leave the group. A coordinator that cannot be reached holds up the end of the consumer for a while only."""

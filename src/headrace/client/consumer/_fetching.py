@@ -225,7 +225,8 @@ class Fetcher:
 
     def _is_online(self, partition: TopicPartition, node_id: int) -> bool:
         found = self._view_of(partition)
-        return node_id in self._core.view.nodes and (found is None or node_id not in found.offline_replicas)
+        # Of a topic that was deleted, nobody is.
+        return found is not None and node_id in self._core.view.nodes and node_id not in found.offline_replicas
 
     def _check_leaders(self) -> None:
         """After news of the cluster: positions with a known epoch are to be held against a new leader first."""

@@ -254,7 +254,8 @@ class GroupMembership:
                 self.rejoin_needed = True
                 continue
             self._link.succeeded()
-            assignment = decode_assignment(synced)
+            # A leader that gave this member nothing may have left it out, and then the coordinator has no bytes for it.
+            assignment = decode_assignment(synced) if synced else Assignment(())
             self._unfinished = True
             self.state = MemberState.STABLE
             self._prepared = False

@@ -32,10 +32,14 @@ class ConsumerOperation:
         self._seconds = self.core.settings.api_timeout_s if timeout is None else timeout
         self._what = what
 
+    @property
+    def deadline(self) -> float:
+        return self._begun + self._seconds
+
     def check(self, now: float) -> float:
         """Seconds that are left; raises when the time is over, or `wakeup()` was called."""
         self._check_wakeup()
-        left = self._begun + self._seconds - now
+        left = self.deadline - now
         if left <= 0:
             cause = self.core.core.trouble
             why = f" Last: {cause}" if cause is not None else ""

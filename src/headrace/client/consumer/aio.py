@@ -212,7 +212,9 @@ class Consumer(ConsumerBase):
 
     def wakeup(self) -> None:
         self._wakeup_asked = True
-        self._notify()
+        client = self._client
+        if client is not None:
+            client.call_from_anywhere(self._notify)
 
     def _notify(self) -> None:
         if self._changed is not None:

@@ -142,13 +142,16 @@ class Consumer(ConsumerBase):
             if left <= 0 and not is_first:
                 return nothing
             is_first = False
-            self._wait(client, min(left, core.due_s()))
+            self._wait(core, client, min(left, core.due_s()))
             core.is_alive()
 
-    def _wait(self, client: BlockingClient, seconds: float) -> None:
+    def _wait(self, core: ConsumerCore, client: BlockingClient, seconds: float) -> None:
         """Move bytes until something has changed: a large answer arrives in many pieces, and only its end is news."""
-        until = self._clock.monotonic() + max(0.0, seconds)
         self._changed = False
+        if core.heartbeats is not None and core.heartbeats.has_news:
+            # Their thread may have brought it, and said so, since the core last looked.
+            return
+        until = self._clock.monotonic() + max(0.0, seconds)
         client.poll_for_news(max(0.0, seconds))
         while not self._changed and not self._wakeup_asked:
             left = until - self._clock.monotonic()

@@ -90,6 +90,7 @@ class Accumulator:
         self.buffered_bytes = 0
         self.incomplete: set[ProducerBatch] = set()
         self.used_topics: dict[str, float] = {}
+        """When records were last sent to each topic that `wants_topic` was told of and that is not forgotten since."""
         self.wants_topic: Callable[[str], None] = lambda _: None
         self.wants_metadata: Callable[[], None] = lambda: None
         self.trouble: Callable[[], HeadraceError | None] = lambda: None
@@ -181,15 +182,17 @@ class Accumulator:
         if self.refusal is not None:
             self.refuse_rows(rows, self.refusal)
             return
-        self.used_topics[topic] = now
         view = self.view.topics.get(topic)
         if view is None and not is_text(topic):
             self.fail_rows(rows, InvalidTopicError(f"the name of topic {topic!r} cannot be written as UTF-8"))
             return
+        if topic not in self.used_topics:
+            # Also where it is in the view: forgotten since it was last used, it is not kept up to date there any more.
+            self.wants_topic(topic)
+        self.used_topics[topic] = now
         if topic in self.held or view is None or not view.partitions:
             # Whatever is held goes first, so that order is kept.
             self.hold(rows, now, _ANY_VERSION)
-            self.wants_topic(topic)
             return
         self._distribute(rows, view, now, now_ms, created)
 
@@ -287,7 +290,7 @@ class Accumulator:
             chunk = rows if len(picked) == len(rows) else rows.take(picked)
             self._append(self.queue(rows.topic, partition), chunk, now_ms, created)
         if late:
-            self._no_such_partition(rows.take(late), view, now, is_last_try)
+            self._no_such_partition(rows.take(late), chosen[late[0]], view, now, is_last_try)
 
     def _stick(self, chosen: list[int | None], rows: Rows, view: TopicView) -> None:
         """Fill in where keyless rows among keyed ones go, row by row: those of one partition keep their order."""
@@ -324,13 +327,12 @@ class Accumulator:
             return [None if key is None else (h & 0x7FFFFFFF) % count for h, key in zip(hashes, keys)]
         return [None if key is None else partition_for_key(key, count) for key in keys]
 
-    def _no_such_partition(self, rows: Rows, view: TopicView, now: float, is_last_try: bool) -> None:
+    def _no_such_partition(self, rows: Rows, wrong: int | None, view: TopicView, now: float, is_last_try: bool) -> None:
         """Partitions may have been added since the metadata came: ask once more before giving up."""
         if not is_last_try:
             self.hold(rows, now, self.view.version)
             self.wants_metadata()
             return
-        wrong = next(p for p in rows.partitions or () if p is not None)
         self.fail_rows(
             rows,
             UnknownTopicOrPartitionError(

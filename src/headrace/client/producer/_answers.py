@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from headrace.client.cluster.view import ClusterView
 from headrace.errors import ErrorCode
 from headrace.net.node import Node
@@ -24,14 +26,17 @@ STALE_METADATA = frozenset(
 """With these, whoever was asked does not lead the partition, or not any more."""
 
 
-def read_answers(response: ProduceResponse, view: ClusterView) -> dict[tuple[str, int], PartitionProduceResponse]:
+def read_answers(
+    response: ProduceResponse, topic_names: Mapping[bytes, str], view: ClusterView
+) -> dict[tuple[str, int], PartitionProduceResponse]:
     """The answer for each partition, by the topic's name, which the newer versions leave out.
 
-    Errors may name the broker that leads the partition now (KIP-951), which the view takes in.
+    `topic_names` are those of the request: what the view knows may have changed since it was sent. Errors may name the
+    broker that leads the partition now (KIP-951), which the view takes in.
     """
     found: dict[tuple[str, int], PartitionProduceResponse] = {}
     for topic in response.responses:
-        name = topic.name or view.topic_names.get(topic.topic_id)
+        name = topic.name or topic_names.get(topic.topic_id)
         if name is None:
             continue
         for answer in topic.partition_responses:

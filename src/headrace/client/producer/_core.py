@@ -8,7 +8,7 @@ loop).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -294,6 +294,7 @@ class ProducerCore:
             timeout_ms=self.settings.request_timeout_ms,
             topic_data=list(topics.values()),
         )
+        names = {data.topic_id: name for name, data in topics.items()}
         version_max = None if by_id else VERSION_BY_NAME_MAX
         if self.transactions is not None:
             version_max = self.transactions.produce_version_max or version_max
@@ -301,7 +302,7 @@ class ProducerCore:
         self.last_call = self.core.submit(
             node_id,
             request,
-            lambda call: self.answered(call, batches),
+            lambda call: self.answered(call, batches, names),
             expects_response=self.settings.acks != 0,
             version_max=version_max,
         )
@@ -336,9 +337,10 @@ class ProducerCore:
 
     # --- answers ------------------------------------------------------------------------------------------------------
 
-    def answered(self, call: Call, batches: list[ProducerBatch]) -> None:
+    def answered(self, call: Call, batches: list[ProducerBatch], topic_names: Mapping[bytes, str]) -> None:
+        """A request with these batches has ended; `topic_names` are the topics that it named by their ids."""
         try:
-            self._take_answer(call, batches, self.core.clock.monotonic())
+            self._take_answer(call, batches, topic_names, self.core.clock.monotonic())
         except Exception as error:
             # No batch may be left that nobody will ever say a word about again.
             log.exception("an answer to %d batches could not be taken in", len(batches))
@@ -347,7 +349,9 @@ class ProducerCore:
                     self._give_up(batch, KafkaError(f"the answer could not be taken in: {error!r}"))
         self.settle_flushes()
 
-    def _take_answer(self, call: Call, batches: list[ProducerBatch], now: float) -> None:
+    def _take_answer(
+        self, call: Call, batches: list[ProducerBatch], topic_names: Mapping[bytes, str], now: float
+    ) -> None:
         for batch in batches:
             self._landed(batch)
         if call.error is not None:
@@ -360,7 +364,7 @@ class ProducerCore:
                     self._acked(batch, -1, -1)
         else:
             self.metrics.answered(now - (call.sent_at or now))
-            self._read_answer(call.response, batches, now)
+            self._read_answer(call.response, batches, topic_names, now)
 
     def _is_waiting(self, batch: ProducerBatch) -> bool:
         return batch in self.accumulator.queue(batch.topic, batch.partition).batches
@@ -371,8 +375,10 @@ class ProducerCore:
         if batch in queue.in_flight:
             queue.in_flight.remove(batch)
 
-    def _read_answer(self, response: ProduceResponse, batches: list[ProducerBatch], now: float) -> None:
-        answers = read_answers(response, self.core.view)
+    def _read_answer(
+        self, response: ProduceResponse, batches: list[ProducerBatch], topic_names: Mapping[bytes, str], now: float
+    ) -> None:
+        answers = read_answers(response, topic_names, self.core.view)
         for batch in batches:
             if batch.is_done:
                 continue

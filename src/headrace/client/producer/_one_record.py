@@ -94,7 +94,7 @@ class OneRecord:
         topic, value, key, partition, timestamp, headers, _, _ = delivery
         core, accumulator = self._core, self._accumulator
         view = core.core.view.topics.get(topic)
-        if headers is not None or view is None or not view.partitions:
+        if headers is not None or view is None or not view.partitions or topic not in accumulator.used_topics:
             return None
         size = RECORD_OVERHEAD_BYTES + (0 if value is None else len(value)) + (0 if key is None else len(key))
         if size > self._bytes_max:
@@ -135,9 +135,14 @@ class OneRecord:
         core.metrics.request_sent()
         number = connection.next_number()
         parts: list[Buffer] = [frame.around(encoded, number)]
+        names = {frame.topic_id: topic}
         # Should the socket fail on the spot, that is reported later.
         return core.core.send_frame(
-            connection, self._request, (frame.version, number, parts), lambda call: core.answered(call, [batch]), now
+            connection,
+            self._request,
+            (frame.version, number, parts),
+            lambda call: core.answered(call, [batch], names),
+            now,
         )
 
     def _frame(self, connection: Connection, topic: str, topic_id: bytes, partition: int) -> Frame | None:

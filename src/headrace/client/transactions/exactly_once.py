@@ -91,6 +91,7 @@ class _Rules:
         now = self._clock.monotonic()
         if records:
             self._busy_at = now
+            return False
         return self._idle_timeout is not None and now - self._busy_at >= self._idle_timeout
 
     def committed(self) -> None:

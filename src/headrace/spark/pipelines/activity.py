@@ -19,7 +19,7 @@ from headrace.spark.pipelines.topics import ensure_topics
 from headrace.words import plural
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 NO_COUNTS = "none"
@@ -132,9 +132,9 @@ def _count(run: PipelineRun, schema: StructType, counts: str) -> Any:
     )
     counted = counted.observe("counts", F.count(F.lit(1)).alias("count_updates"))
     said = F.struct(F.col("window.start").alias("start"), F.col("window.end").alias("end"), *by, "count")
-    start = utc_text("window.start")
-    names = [F.coalesce(F.col(name).cast("string"), F.lit("")) for name in by]
-    records = counted.select(F.concat_ws("|", start, *names).alias("key"), F.to_json(said, UTC_JSON).alias("value"))
+    records = counted.select(
+        count_key(utc_text("window.start"), by).alias("key"), F.to_json(said, UTC_JSON).alias("value")
+    )
     sink = exactly_once(counts, config=run.kafka, group_id=group)
 
     def write(batch: DataFrame, batch_id: int) -> None:
@@ -142,6 +142,15 @@ def _count(run: PipelineRun, schema: StructType, counts: str) -> Any:
 
     writer = records.writeStream.outputMode("update").foreachBatch(run.gate.wrap(write))
     return run.started(writer, "counts")
+
+
+def count_key(start: Column, by: Sequence[str]) -> Column:
+    """A count's key, `2026-01-31T12:00:00Z|view`: another one for whatever is counted apart, as the last one of a key
+    is the count. A `|` or a backslash in a value has a backslash before it, and no value is `\\N`."""
+    from pyspark.sql import functions as F
+
+    texts = [F.regexp_replace(F.col(f"`{name}`").cast("string"), r"([\\|])", r"\\$1") for name in by]
+    return F.concat_ws("|", start, *(F.coalesce(text, F.lit("\\N")) for text in texts))
 
 
 def _result(run: PipelineRun, target: str, dead: str, counts: str) -> Result:

@@ -30,12 +30,14 @@ Probe = Callable[[int, int], tuple[int, int] | None]
 _POLL_S = 0.2
 _QUIET_S = 20.0
 _IDLE_STATES = ("Empty", "Dead")
+# Anybody may write such a header: not all that counts as digits makes a number.
+_NUMBER = re.compile("[0-9]{1,19}")
 
 
 def hop_of(value: bytes | None) -> tuple[str, str, int, int] | None:
     """Cluster, topic, partition and offset; None for what no mirror wrote."""
     parts = (value or b"").decode("utf-8", "replace").split("/")
-    if len(parts) != 4 or not (parts[2].isdigit() and parts[3].isdigit()):
+    if len(parts) != 4 or not (_NUMBER.fullmatch(parts[2]) and _NUMBER.fullmatch(parts[3])):
         return None
     return parts[0], parts[1], int(parts[2]), int(parts[3])
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _DAY_US = 86_400_000_000
 _UNITS = "microsecond|millisecond|second|minute|hour|day|week|month|year"
 _DURATION = re.compile(rf"\s*(?:interval\s+)?(?:[+-]?\d+(?:\.\d+)?\s+(?:{_UNITS})s?\s*)+", re.IGNORECASE)
+_MILLISECONDS = re.compile("[0-9]{1,18}")
 ISO_SECONDS = "yyyy-MM-dd'T'HH:mm:ss'Z'"
 
 
@@ -24,7 +25,7 @@ def moment_ms(text: str | None, what: str) -> int | None:
     """Milliseconds since 1970; None for None."""
     if text is None:
         return None
-    if text.strip().isdigit():
+    if _MILLISECONDS.fullmatch(text.strip()):
         return int(text)
     try:
         found = datetime.fromisoformat(text.strip())

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.client.offsets import OffsetAndMetadata
 from headrace.errors import UnknownTopicOrPartitionError
 from headrace.parallel.finished import Interval, decode_finished, encode_finished, merge
+from headrace.parallel.letters import PART
 from headrace.parallel.retries import (
     DAMAGED,
     ERROR,
@@ -56,6 +57,8 @@ REDRIVEN = "headrace-redriven"
 
 _LETTERS_MAX = 5_000_000
 _SHOWN = 20
+_LOOKED_AT = ("partition", "offset", "fits", "target", "reason", "error", "is_part")
+_A_PART = "^[0-9]{1,9}/[0-9]{1,9}$"
 
 OPTIONS = (
     Option("topic", str, None, "The dead-letter topic.", required=True, there=HERE),
@@ -221,11 +224,11 @@ class _Redrive:
         ledgers = {one: Ledger.of(found.get(one), earliest[one]) for one in partitions}
         check_ledgers(ledgers, latest, self.group)
         letters = self._look(ledgers, latest)
-        chosen, skipped = self._choose(letters, ledgers)
-        if self.options["dry_run"]:
-            return self._result(letters, chosen, skipped, put_back=0, unrecorded=0)
-        put_back, unrecorded = self._put_back(letters, chosen, ledgers)
-        return self._result(letters, chosen, skipped, put_back=put_back, unrecorded=unrecorded)
+        chosen, skipped, in_parts = self._choose(letters, ledgers)
+        put_back = unrecorded = 0
+        if not self.options["dry_run"]:
+            put_back, unrecorded = self._put_back(letters, chosen, ledgers)
+        return self._result(letters, chosen, skipped, in_parts, put_back=put_back, unrecorded=unrecorded)
 
     # --- looking ------------------------------------------------------------------------------------------------------
 
@@ -236,7 +239,7 @@ class _Redrive:
 
         ranges = {one: (ledger.base, latest[one]) for one, ledger in ledgers.items() if latest[one] > ledger.base}
         if not ranges:
-            return pa.table({name: [] for name in ("partition", "offset", "fits", "target", "reason", "error")})
+            return pa.table({name: [] for name in _LOOKED_AT})
         total = sum(end - begin for begin, end in ranges.values())
         if total > _LETTERS_MAX:
             raise PipelineError(
@@ -251,6 +254,7 @@ class _Redrive:
             (F.lit(self.options["to"]) if self.options["to"] else _text(ORIGIN_TOPIC)).alias("target"),
             _text(REASON).alias("reason"),
             F.substring(_text(ERROR), 1, 80).alias("error"),
+            F.coalesce(_text(PART).rlike(_A_PART), F.lit(False)).alias("is_part"),
         ).toArrow()
 
     def _fits(self) -> Column:
@@ -280,15 +284,20 @@ class _Redrive:
 
     def _choose(
         self, letters: pa.Table, ledgers: Mapping[TopicPartition, Ledger]
-    ) -> tuple[dict[TopicPartition, list[int]], int]:
-        """Offsets to put back, by partition, ascending; and how many that fit were put back before."""
+    ) -> tuple[dict[TopicPartition, list[int]], int, int]:
+        """Offsets to put back, by partition, ascending; how many that fit were put back before, and how many are only
+        parts of a letter that was too large."""
         chosen: dict[TopicPartition, list[int]] = {}
-        skipped = count = 0
+        skipped = in_parts = count = 0
         fitting = letters.filter(letters["fits"]) if letters.num_rows else letters
         for row in fitting.sort_by([("partition", "ascending"), ("offset", "ascending")]).to_pylist():
             one = TopicPartition(self.topic, row["partition"])
             if ledgers[one].has(row["offset"]):
                 skipped += 1
+                continue
+            if row["is_part"]:
+                # Not a record of anybody's: a piece of one, with others packed.
+                in_parts += 1
                 continue
             if self.options["max_letters"] is not None and count >= self.options["max_letters"]:
                 break
@@ -302,7 +311,7 @@ class _Redrive:
                 )
             chosen.setdefault(one, []).append(row["offset"])
             count += 1
-        return chosen, skipped
+        return chosen, skipped, in_parts
 
     # --- putting back -------------------------------------------------------------------------------------------------
 
@@ -367,6 +376,7 @@ class _Redrive:
         letters: pa.Table,
         chosen: Mapping[TopicPartition, list[int]],
         skipped: int,
+        in_parts: int,
         *,
         put_back: int,
         unrecorded: int,
@@ -384,6 +394,7 @@ class _Redrive:
             "put_back": put_back,
             "put_back_before": skipped,
             "no_room": unrecorded,
+            "in_parts": in_parts,
             "damaged": damaged,
             "dry_run": dry_run,
             "to": dict(by_target),
@@ -400,12 +411,17 @@ class _Redrive:
                 lines.append(f"  … and {len(picked) - _SHOWN:,} more")
         if damaged:
             lines.append(f"  {damaged:,} of damaged batches stay: they have no record to put back")
+        if in_parts:
+            lines.append(
+                f"  {in_parts:,} are parts of letters that were too large, and stay: `headrace deadletters redrive` "
+                "puts those together, and back"
+            )
         if unrecorded:
             lines.append(
                 f"  {unrecorded:,} were left: too scattered for a commit's note (4 KB a partition). Put back, or "
                 "delete, the letters between them first"
             )
-        return Result("redrive", document, lines, has_findings=bool(unrecorded))
+        return Result("redrive", document, lines, has_findings=bool(unrecorded or in_parts))
 
 
 def _text(header: str) -> Column:

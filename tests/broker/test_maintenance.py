@@ -12,10 +12,11 @@ import pytest
 from headrace.broker.broker import Broker
 from headrace.broker.maintenance import Maintenance
 from headrace.errors import KafkaStorageError
-from headrace.log import Log
+from headrace.log import Appended, Log, checkpoints
 from headrace.protocol.messages.create_topics import CreatableTopic
 from headrace.runtime.simulated import Simulation, run_simulation
 
+from . import raw
 from .sim import SimulatedBroker
 
 
@@ -88,3 +89,26 @@ def test_a_log_that_fails_keeps_no_other_waiting(duty: str, monkeypatch: pytest.
             assert broker.maintenance.failing == {}
 
     on_a_broker(test, {"log.retention.check.interval.ms": "60000", "log.cleaner.enable": "false"})
+
+
+def test_a_log_that_was_moved_is_in_the_checkpoints_of_its_new_directory() -> None:
+    """Also where nothing of it has changed: after a crash all of it would be checked, and nothing be committed."""
+
+    async def test(broker: Broker) -> None:
+        await broker.metadata.create(CreatableTopic(name="t", num_partitions=1, replication_factor=1))
+        partition = broker.partition("t", 0)
+        appended = partition.append(raw.batch([b"one"]))
+        assert isinstance(appended, Appended)
+        await partition.sync()
+        await asyncio.sleep(25)
+        here = broker.directories.directory_of(partition.log)
+        there = next(path for path in broker.directories.paths if path != here)
+        await broker.replicas.move("t", 0, there)
+        await asyncio.sleep(25)
+        assert broker.directories.directory_of(partition.log) == there
+        for name in (checkpoints.RECOVERY_POINT, checkpoints.HIGH_WATERMARK):
+            written = checkpoints.read_offsets(broker.runtime.disk, f"{there}/{name}")
+            assert written == {partition.key: 1}, name
+
+    settings = {"log.dirs": "/data/one,/data/two", "log.flush.offset.checkpoint.interval.ms": "10000"}
+    on_a_broker(test, settings)

@@ -55,8 +55,10 @@ class Maintenance:
         self.producer_memory = ProducerMemory(
             startup.producer_bytes_max(config), self._partitions, broker.runtime.clock.monotonic
         )
-        self._checkpointed: dict[tuple[str, int], tuple[int, int, int]] = {}
-        self._watermarks: dict[tuple[str, int], int] = {}
+        # What was written down last. With the directory: each has its own, and that of a log that was moved knows
+        # nothing of it yet.
+        self._checkpointed: dict[tuple[str, int], tuple[str, int, int, int]] = {}
+        self._watermarks: dict[tuple[str, int], tuple[str, int]] = {}
 
     def start(self) -> None:
         config = self._broker.config
@@ -149,10 +151,8 @@ class Maintenance:
 
     async def _checkpoint(self) -> None:
         """Write down how far each log is durable, where it starts and what is committed; only when that has changed."""
-        state = {
-            key: (partition.log.recovery_point, partition.log.start_offset, partition.log.high_watermark)
-            for key, partition in self._broker.replicas.partitions.items()
-        }
+        logs = [(key, partition.log) for key, partition in self._broker.replicas.partitions.items()]
+        state = {key: (log.directory, log.recovery_point, log.start_offset, log.high_watermark) for key, log in logs}
         if state != self._checkpointed:
             await self._broker.replicas.change_directories(self._broker.directories.checkpoint)
             self._checkpointed = dict(state)
@@ -160,7 +160,7 @@ class Maintenance:
     async def _checkpoint_watermarks(self) -> None:
         """Write down what is committed where other replicas decide that: a lone one finds it in its log."""
         marks = {
-            key: partition.log.high_watermark
+            key: (partition.log.directory, partition.log.high_watermark)
             for key, partition in self._broker.replicas.partitions.items()
             if len(partition.leadership.replicas) > 1
         }

@@ -338,6 +338,7 @@ class Replicas:
             moved.config = partition.log.config
             # What followers have fetched meanwhile is committed, and perhaps acknowledged.
             moved.update_high_watermark(partition.high_watermark)
+            moved.producers.take_verifications(partition.log.producers)
             if partition.is_leader:
                 moved.begin_epoch(partition.leader_epoch)
             partition.put(moved, self.writer(self.directories.directory_of(moved)))

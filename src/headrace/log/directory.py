@@ -127,10 +127,19 @@ class Directory:
             if offset is not None:
                 known[partition] = offset
         if name == checkpoints.RECOVERY_POINT:
-            known |= {
-                partition: min(known[partition], cut) for partition, cut in self.cuts.items() if partition in known
-            }
+            self._heed_cuts(known)
         checkpoints.write_offsets(disk, os.path.join(self.path, name), known | (extra or {}))
+
+    def _heed_cuts(self, recovery_points: dict[TopicPartition, int]) -> None:
+        """Take back what was durable when it was looked at, and is cut off: cuts begin and end beside this.
+
+        One that is under way is among `cuts`; of one that has ended since, the log itself knows by now.
+        """
+        for partition, offset in list(self.cuts.items()):
+            if partition in recovery_points:
+                recovery_points[partition] = min(recovery_points[partition], offset)
+        for partition, log in self.logs.items():
+            recovery_points[partition] = min(recovery_points[partition], log.recovery_point)
 
     def _drop_from_cleaner_checkpoint(self, disk: Disk) -> None:
         known = self.read_checkpoint(disk, checkpoints.CLEANER)

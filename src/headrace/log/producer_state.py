@@ -413,6 +413,13 @@ class LogProducers:
             self._verifying[producer_id] = verifying
             return verifying.guard
 
+    def take_verifications(self, other: LogProducers) -> None:
+        """Those of a log that this one's takes the place of, with the same batches."""
+        with other._lock:
+            verifying = dict(other._verifying)
+        with self._lock:
+            self._verifying = verifying
+
     def is_verifying(self, guard: Verification) -> bool:
         """Whether a batch can be appended with this guard: no transaction of its producer has begun or ended since."""
         verifying = self._verifying.get(guard.producer_id)

@@ -614,3 +614,28 @@ def test_what_is_committed_while_the_log_is_moved_stays_so_in_the_copy(monkeypat
         assert partition.high_watermark == 1
 
     simulated(test, {"log.dirs": "/data/one,/data/two"})
+
+
+def test_the_first_batch_of_a_transaction_waits_for_a_move_and_is_written_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the coordinator said of it counts for the copy as well: nothing has begun or ended there since."""
+
+    async def test(broker: Broker, partition: Partition, neighbours: Neighbours) -> None:
+        guard = partition.log.start_verification(7, 0, 0)
+        change, waiting = Replicas.change_directories, []
+
+        def change_beside(replicas: Replicas, what: Callable[..., object], *arguments: object) -> object:
+            if what.__name__ == "_swap":
+                first = raw.batch([b"one"], producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
+                waiting.append(partition.append(first, verification=guard))
+            return change(replicas, what, *arguments)
+
+        monkeypatch.setattr(Replicas, "change_directories", change_beside)
+        await broker.replicas.move("t", 0, "/data/two")
+        await asyncio.gather(*broker.replicas._moving.values())
+        assert partition.log.directory.startswith("/data/two")
+        (appended,) = await asyncio.gather(*waiting)
+        assert appended.base_offset == 0
+        assert guard is not None
+        assert not partition.log.is_verifying(guard)
+
+    simulated(test, {"log.dirs": "/data/one,/data/two"})

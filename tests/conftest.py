@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,17 @@ LONGEST_FILES = (
     "testing/test_pytest_plugin.py",
     "broker/test_several_processes.py",
     "broker/test_crash.py",
+    # Of the quick ones.
+    "simulation/test_former_coordinators.py",
+    "log/test_golden.py",
+    "records/test_walk.py",
+    "broker/test_recordings.py",
+    "protocol/test_against_kio.py",
+    "parallel/test_turns.py",
+    "broker/test_several.py",
+    "runtime/test_simulated_disk.py",
+    "testing/test_proxy.py",
+    "test_range_users.py",
 )
 
 # Every Java that a test starts for Spark, in whatever process, lives for a minute: its second compiler takes a third of
@@ -47,6 +59,20 @@ os.environ["SPARK_SUBMIT_OPTS"] = f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} -X
 
 def pytest_configure() -> None:
     switch_as_told()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect no garbage while modules are imported, nor look at those again afterwards: that takes half of the time.
+
+    They and the tests are a million objects, which every full collection of every test would step through.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture

@@ -17,6 +17,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from tests.waiting import eventually
+
 from headrace.broker.broker import Broker
 from headrace.log import Log
 from headrace.protocol import codec
@@ -191,12 +193,10 @@ def stressed(directory: Path, seed: int) -> Iterator[Stress]:
             stress.over.set()
             for thread in threads:
                 thread.join()
-        held = kafka.call(lambda inside: (inside.acceptor.is_busy, len(inside.acceptor.connections)))
-        deadline = time.monotonic() + 60
-        while held != (False, 0) and time.monotonic() < deadline:
-            time.sleep(0.01)
-            held = kafka.call(lambda inside: (inside.acceptor.is_busy, len(inside.acceptor.connections)))
-        assert held == (False, 0), f"requests under way, connections: {held}"
+        eventually(
+            lambda: kafka.call(lambda inside: not inside.acceptor.is_busy and not inside.acceptor.connections),
+            "the end of all requests and connections",
+        )
         assert kafka.call(lambda inside: inside.acceptor.held_bytes) == 0
 
 

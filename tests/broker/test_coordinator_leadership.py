@@ -306,6 +306,8 @@ def test_a_transaction_whose_coordinator_is_lost_at_whatever_step_ends_all_the_s
                 break
             assert answer.error_code == ErrorCode.CONCURRENT_TRANSACTIONS
             await asyncio.sleep(0.001)
+        else:
+            pytest.fail("the successor never ends what was open")
         group = machine.groups.coordinator._shards.groups.get("g")
         assert group is None or not group.offsets.pending, "the offsets hang"
         if told == [ErrorCode.NONE] * len(told):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.waiting import eventually
+from tests.waiting import becomes, eventually
 
 from headrace import Admin, Consumer, NewTopic, Producer
 from headrace.broker.broker import Broker
@@ -159,8 +159,7 @@ def test_offsets_that_come_late_do_not_begin_a_transaction_that_nobody_ends(
         assert not late.done()
         ended = await ask(transactions.coordinator.end_txn, EndTxnRequest(committed=True, **who), version)
         assert ended.error_code == ErrorCode.NONE
-        while not transactions.coordinator.snapshots(0)["tid"].state.is_complete:
-            await asyncio.sleep(0.001)
+        await becomes(lambda: transactions.coordinator.snapshots(0)["tid"].state.is_complete)
         log = inside.partition(CONSUMER_OFFSETS, 0).log
         before = log.end_offset
         is_over.set()

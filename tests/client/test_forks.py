@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Callable
 
 import pytest
+from tests.waiting import eventually
 
 from headrace import Admin, Consumer, NewTopic, Producer
 from headrace.client.consumer.errors import ConsumerForkedError
@@ -156,9 +157,7 @@ def test_a_fork_at_any_moment_of_other_threads(often_switching: None) -> None:
         threads = [threading.Thread(target=again, args=(work,)) for work in works]
         for thread in threads:
             thread.start()
-        deadline = time.monotonic() + CHILD_S
-        while not consumer._closed and consumer._heartbeat_thread is None and time.monotonic() < deadline:
-            time.sleep(0.01)
+        eventually(lambda: consumer._closed or consumer._heartbeat_thread is not None, "a member", CHILD_S)
 
         def work() -> None:
             producer.send("t", b"from a child").result(CHILD_S / 4)

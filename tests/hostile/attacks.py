@@ -13,6 +13,7 @@ from typing import Any
 
 from tests.broker import raw
 from tests.broker.raw import RawClient
+from tests.waiting import eventually
 
 from headrace.broker.element_bound import ELEMENTS_ALWAYS
 from headrace.protocol import codec
@@ -426,12 +427,13 @@ ATTACKS: tuple[Attack, ...] = (
 def prepared(port: int) -> Iterator[None]:
     """With the topics that attacks and the innocent use."""
     with RawClient(port) as client:
-        for _ in range(50):
+
+        def are_there() -> bool:
             answer = client.request(
                 raw.create_topics_request({TOPIC: 2, "innocent": 1}, message_timestamp_after_max_ms="3600000"),
                 raw.CREATE_TOPICS_VERSION,
             )
-            if all(topic.error_code in (0, 36) for topic in answer.topics):
-                break
-            time.sleep(0.2)
+            return all(topic.error_code in (0, 36) for topic in answer.topics)
+
+        eventually(are_there, "the topics")
     yield

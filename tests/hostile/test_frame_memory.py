@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from tests.waiting import becomes
 
 from headrace.broker.frame_memory import FrameLimits, FrameMemory
 from headrace.net.frames import FrameReader, up_to
@@ -128,9 +129,7 @@ def test_who_holds_memory_and_sends_nothing_is_given_up_for_who_waits() -> None:
         innocent = Peer(memory, "10.0.1.1", 5 * MIB)
         innocent.resume()
         assert not innocent.is_reading
-        async with asyncio.timeout(60):
-            while not innocent.is_reading:
-                await asyncio.sleep(0.001)
+        await becomes(lambda: innocent.is_reading)
         # Only as many as it takes: then there is room for all others.
         assert 1 <= sum(peer.aborted is not None for peer in stalled) <= 3
 
@@ -158,9 +157,7 @@ def test_small_frames_do_not_wait_for_stalled_ones_of_their_address_whatever_the
         assert not any(peer.aborted for peer in stalled)
         now = 0.7
         quick.last_progress = quick.frame_began = 0.6
-        async with asyncio.timeout(60):
-            while not innocent.is_reading:
-                await asyncio.sleep(0.001)
+        await becomes(lambda: innocent.is_reading)
         assert 1 <= sum(peer.aborted is not None for peer in stalled) <= 3
         assert quick.aborted is elsewhere.aborted is None
         later = Peer(memory, "10.0.0.1", MIB // 8)
@@ -211,9 +208,7 @@ def test_the_next_goes_on_when_one_is_done(goes: str) -> None:
         second.resume()
         assert (first.is_reading, second.is_reading) == (True, False)
         first.leave() if goes == "leave" else first.abort("gone")
-        async with asyncio.timeout(60):
-            while not second.is_reading:
-                await asyncio.sleep(0.001)
+        await becomes(lambda: second.is_reading)
         assert memory.held_bytes == 101 * MIB
 
     on_a_loop(test)
@@ -255,9 +250,7 @@ def test_who_is_not_read_for_another_reason_lets_others_have_its_turn() -> None:
             peer.receive(MIB)
             peer.resume()
         throttled.is_reading = False
-        async with asyncio.timeout(60):
-            while not innocent.is_reading:
-                await asyncio.sleep(0.001)
+        await becomes(lambda: innocent.is_reading)
         assert throttled.aborted is None
 
     on_a_loop(test)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.broker import raw
 from tests.broker.raw import RawClient
+from tests.waiting import becomes
 
 from headrace.broker import costly_requests
 from headrace.broker.broker import Broker
@@ -139,8 +140,7 @@ def test_others_have_the_loop_for_a_while_after_one_that_took_long() -> None:
         cheap.costly_s_per_byte = 1e-7
         begin("cheap", cheap, 0.0001)
         assert order[-1] == "cheap"
-        while len(order) < 4:
-            await asyncio.sleep(0.001)
+        await becomes(lambda: len(order) >= 4)
 
     on_a_loop(test)
 

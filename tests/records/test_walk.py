@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import random
 import struct
 import tracemalloc
@@ -102,17 +104,24 @@ def test_it_takes_and_refuses_what_decoding_does(codec: Codec, monkeypatch: pyte
     assert outcomes == {True, False}
 
 
-def shuffled(count: int, places: tuple[int, int], value_bytes: int) -> Batch:
-    """Records of which two have each other's offsets."""
+@functools.cache
+def equal_records(count: int, value_bytes: int) -> tuple[Batch, list[bytes]]:
+    """Records of one size, in a batch and each for itself."""
     batch = Batch(build_batch([(NOW_MS, b"key", bytes(value_bytes), ()) for _ in range(count)]))
     raw = bytes(batch.payload)
-    order = list(range(count))
-    order[places[0]], order[places[1]] = order[places[1]], order[places[0]]
     ends = [0]
     for _ in range(count):
         size, at = read_varint(raw, ends[-1], len(raw))
         ends.append(at + size)
-    return rebuilt(batch, b"".join(raw[ends[place] : ends[place + 1]] for place in order), Codec.NONE)
+    return batch, [raw[start:end] for start, end in itertools.pairwise(ends)]
+
+
+def shuffled(count: int, places: tuple[int, int], value_bytes: int) -> Batch:
+    """Records of which two have each other's offsets."""
+    batch, records = equal_records(count, value_bytes)
+    order = list(range(count))
+    order[places[0]], order[places[1]] = order[places[1]], order[places[0]]
+    return rebuilt(batch, b"".join(records[place] for place in order), Codec.NONE)
 
 
 @pytest.mark.parametrize("places", [(0, 1), (40, 50), (63, 64), (100, 101), (8190, 8191), (8191, 8192), (19_000, 3)])
@@ -127,7 +136,8 @@ def test_offsets_that_do_not_count_from_0_are_noticed_and_corrected(places: tupl
     assert not walk_records(corrected).is_misnumbered
     before, after = read_records(batch), read_records(corrected)
     assert [record.offset for record in after] == list(range(count))
-    assert all(one._replace(offset=other.offset) == other for one, other in zip(before, after, strict=True))
+    assert before[0]._fields[0] == "offset"
+    assert [record[1:] for record in before] == [record[1:] for record in after]
 
 
 def test_records_of_one_size_are_passed_together() -> None:
@@ -366,7 +376,7 @@ def plainly(raw: bytes, count: int, rules: RecordRules) -> object:
     return (greatest, refused, is_misnumbered) if at == len(raw) else "invalid"
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", [*range(8), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(8, 30))])
 def test_numbers_of_more_bytes_than_they_need_are_read_alike_everywhere(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

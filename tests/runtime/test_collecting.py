@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
-from collections.abc import Iterator
 
 import pytest
 
@@ -17,12 +16,7 @@ class Cyclic:
         self.itself = self
 
 
-@pytest.fixture(autouse=True)
-def unfrozen() -> Iterator[None]:
-    yield
-    gc.unfreeze()
-
-
+@pytest.mark.slow
 def test_what_was_frozen_and_is_of_no_use_any_more_is_collected_with_the_next_one() -> None:
     made = Cyclic()
     freeze()

@@ -18,6 +18,7 @@ from headrace.testing.simulated import SimulatedCluster, simulated_cluster
 from headrace.topics import TopicPartition
 
 GROUP, PLACE = "g", TopicPartition("t", 0)
+SEEDS = [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 6))]
 
 
 async def _read_of_the_former_coordinator(
@@ -97,7 +98,7 @@ async def _listed(admin: Admin) -> int | None:
         return None
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_coordinator_that_was_paused_gives_no_offset_that_was_replaced(seed: int) -> None:
     cluster = simulated_cluster(seed=seed, settings={"offsets.topic.num.partitions": "1"})
     assert cluster.run(_read_of_a_coordinator_that_was_paused) in (2, None)
@@ -107,12 +108,12 @@ def test_a_former_coordinator_gives_no_offset_that_was_replaced() -> None:
     assert _read() in (2, None)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_nor_does_one_whose_controller_is_gone_as_well(seed: int) -> None:
     assert _read(seed, is_controller=False, ends_controller=True) in (2, None)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_nor_does_one_that_was_the_controller(seed: int) -> None:
     assert _read(seed, is_controller=True) in (2, None)
 
@@ -161,6 +162,7 @@ async def _silent_while_the_store_is_away(cluster: SimulatedCluster) -> dict[int
         return silent
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_while_the_store_is_away_for_all_groups_are_coordinated_as_before(seed: int) -> None:
     silent = simulated_cluster(seed).run(_silent_while_the_store_is_away)

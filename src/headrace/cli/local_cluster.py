@@ -132,6 +132,7 @@ class LocalCluster:
             raise CommandError(str(error)) from error
         self.zookeeper, self.zookeeper_pid = zookeeper.address, zookeeper.pid
         self.zookeeper_started = (_process(zookeeper.pid) or ("", 0))[1]
+        _CHILDREN[self.zookeeper_pid] = zookeeper.let_go()
 
     def start(self, brokers: Sequence[LocalBroker]) -> float:
         """Start these and wait until they take connections; gives the seconds that it took."""
@@ -146,6 +147,8 @@ class LocalCluster:
         return time.monotonic() - began
 
     def _spawn(self, broker: LocalBroker) -> None:
+        if broker.health is Health.DEAD:
+            _await_end(broker, _STOP_TIMEOUT_S)  # others may have killed it
         settings = self._settings(broker)
         command = [sys.executable, "-m", "headrace.cli", "start"]
         command += ["--dir", str(self.directory / f"broker-{broker.id}"), "--listen", broker.address]
@@ -187,6 +190,7 @@ class LocalCluster:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", broker.port), timeout=1):
                 return
             if broker.health is Health.DEAD:
+                _await_end(broker, _STOP_TIMEOUT_S)
                 break
             time.sleep(_LOOK_S)
         log = self.log_path(broker)
@@ -197,12 +201,10 @@ class LocalCluster:
         """Stop these cleanly, one after the other: each hands over what it leads. Gives those that had to be killed."""
         killed = []
         for broker in brokers:
-            if broker.health is Health.DEAD:
-                continue
             self.signal(broker, signal.SIGCONT)
             self.signal(broker, signal.SIGTERM)
             if not _await_end(broker, _STOP_TIMEOUT_S):
-                self.signal(broker, signal.SIGKILL)
+                self.kill(broker)
                 killed.append(broker.id)
         return killed
 
@@ -210,6 +212,9 @@ class LocalCluster:
         """The one that was started with the brokers, if there is one."""
         if (_process(self.zookeeper_pid) or ("", -1))[1] == self.zookeeper_started:
             os.kill(self.zookeeper_pid, signal.SIGKILL)
+            child = _CHILDREN.pop(self.zookeeper_pid, None)
+            if child is not None:
+                child.wait()
 
     def signal(self, broker: LocalBroker, number: signal.Signals) -> None:
         if broker.health is not Health.DEAD:
@@ -248,11 +253,17 @@ def _listening_error(port: int) -> OSError | None:
 
 
 def _await_end(broker: LocalBroker, timeout_s: float) -> bool:
+    """Whether it ends within that time. One that this process started is gone when it was waited for."""
+    child = _CHILDREN.get(broker.pid)
+    if child is not None:
+        try:
+            child.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return False
+        del _CHILDREN[broker.pid]
+        return True
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
-        child = _CHILDREN.get(broker.pid)
-        if child is not None and child.poll() is not None:
-            del _CHILDREN[broker.pid]
         if broker.health is Health.DEAD:
             return True
         time.sleep(_LOOK_S)

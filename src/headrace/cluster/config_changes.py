@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -242,30 +243,17 @@ def alter(
     context: ConfigContext, request: alter_configs.AlterConfigsRequest
 ) -> Decision[alter_configs.AlterConfigsResponse]:
     """Replace the dynamic configuration of each resource by the one given."""
-    times = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
+
+    def replace(resource: alter_configs.AlterConfigsResource) -> list[MetadataRecord]:
+        resource_type, name = resource.resource_type, resource.resource_name
+        _check_resource(context, resource_type, name, resource.configs)
+        _check_values(resource.configs)
+        after = {config.name: config.value for config in resource.configs if config.value is not None}
+        _check_result(context, resource_type, name, after)
+        return _changes(context, resource_type, name, after, list(after))
+
     decision = Decision(alter_configs.AlterConfigsResponse())
-    for resource in request.resources:
-        error = NO_ERROR
-        try:
-            if times[resource.resource_type, resource.resource_name] > 1:
-                raise _RefusedError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
-            _check_resource(context, resource.resource_type, resource.resource_name, resource.configs)
-            _check_values(resource.configs)
-            after = {config.name: config.value for config in resource.configs if config.value is not None}
-            _check_result(context, resource.resource_type, resource.resource_name, after)
-            if not request.validate_only:
-                touched = list(after)
-                decision.records += _changes(context, resource.resource_type, resource.resource_name, after, touched)
-        except _RefusedError as refused:
-            error = refused.error
-        decision.response.responses.append(
-            alter_configs.AlterConfigsResourceResponse(
-                error_code=error.code,
-                error_message=error.message,
-                resource_type=resource.resource_type,
-                resource_name=resource.resource_name,
-            )
-        )
+    _decide_each(request, replace, decision, alter_configs.AlterConfigsResourceResponse)
     return decision
 
 
@@ -273,27 +261,35 @@ def alter_incrementally(
     context: ConfigContext, request: incremental_alter_configs.IncrementalAlterConfigsRequest
 ) -> Decision[incremental_alter_configs.IncrementalAlterConfigsResponse]:
     """Set, delete, append to or subtract from single keys; all changes of a resource are made, or none."""
-    times = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
     decision = Decision(incremental_alter_configs.IncrementalAlterConfigsResponse())
+    result = incremental_alter_configs.AlterConfigsResourceResponse
+    _decide_each(request, functools.partial(_increment, context), decision, result)
+    return decision
+
+
+def _decide_each(
+    request: Any, decide: Callable[[Any], list[MetadataRecord]], decision: Decision[Any], result: Callable[..., Any]
+) -> None:
+    """Of either request: what changes for each resource, or what it is refused for."""
+    times = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
     for resource in request.resources:
         error = NO_ERROR
         try:
             if times[resource.resource_type, resource.resource_name] > 1:
                 raise _RefusedError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
-            records = _increment(context, resource)
+            decided = decide(resource)
             if not request.validate_only:
-                decision.records += records
+                decision.records += decided
         except _RefusedError as refused:
             error = refused.error
         decision.response.responses.append(
-            incremental_alter_configs.AlterConfigsResourceResponse(
+            result(
                 error_code=error.code,
                 error_message=error.message,
                 resource_type=resource.resource_type,
                 resource_name=resource.resource_name,
             )
         )
-    return decision
 
 
 def _increment(

@@ -103,6 +103,12 @@ class ServerProcess(ABC):
             process.kill()
             process.wait()
 
+    def let_go(self) -> subprocess.Popen[bytes]:
+        """The process, which from now on is the caller's, who waits for its end."""
+        assert self._process is not None
+        process, self._process = self._process, None
+        return process
+
     def __enter__(self) -> Self:
         return self.start()
 

@@ -35,3 +35,19 @@ class Once:
         if name == self.kind and self.answers:
             return self.answers.pop(0)
         return None
+
+
+class Listener:
+    """Notes what a rebalance listener is told."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    def on_partitions_revoked(self, partitions: Any) -> None:
+        self.events.append("revoked")
+
+    def on_partitions_assigned(self, partitions: Any) -> None:
+        self.events.append("assigned")
+
+    def on_partitions_lost(self, partitions: Any) -> None:
+        self.events.append("lost")

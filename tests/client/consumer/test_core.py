@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.client.consumer.core_worlds import T0, Once, make, member
+from tests.client.consumer.core_worlds import T0, Listener, Once, make, member
 from tests.client.fake import CUT, SILENCE
 
 from headrace.client.cluster.core import coordinator_key
@@ -32,21 +32,6 @@ from headrace.protocol.messages.offset_commit import (
 )
 from headrace.protocol.messages.sync_group import SyncGroupResponse
 from headrace.topics import TopicPartition
-
-
-class Listener:
-    def __init__(self) -> None:
-        self.events: list[str] = []
-
-    def on_partitions_revoked(self, partitions: Any) -> None:
-        self.events.append("revoked")
-
-    def on_partitions_assigned(self, partitions: Any) -> None:
-        self.events.append("assigned")
-
-    def on_partitions_lost(self, partitions: Any) -> None:
-        self.events.append("lost")
-
 
 # --- groups -----------------------------------------------------------------------------------------------------------
 

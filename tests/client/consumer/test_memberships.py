@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.client.consumer.core_worlds import T0, make
+from tests.client.consumer.core_worlds import T0, Listener, make
 from tests.client.consumer.fake_driver import blocking_consumer
 from tests.client.consumer.fake_group import FakeGroupCluster
 from tests.client.fake import SILENCE, VirtualClock
@@ -14,20 +14,6 @@ from headrace.client.consumer.errors import CommitFailedError, RebalanceListener
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.find_coordinator import Coordinator, FindCoordinatorResponse
 from headrace.protocol.messages.heartbeat import HeartbeatResponse
-
-
-class Listener:
-    def __init__(self) -> None:
-        self.events: list[str] = []
-
-    def on_partitions_revoked(self, partitions: Any) -> None:
-        self.events.append("revoked")
-
-    def on_partitions_assigned(self, partitions: Any) -> None:
-        self.events.append("assigned")
-
-    def on_partitions_lost(self, partitions: Any) -> None:
-        self.events.append("lost")
 
 
 def test_a_poll_longer_than_the_poll_interval_keeps_its_place() -> None:

@@ -9,6 +9,7 @@ from headrace.client.admin.core import (
     Ask,
     Context,
     Results,
+    answers,
     ask_all,
     ask_one,
     by_topic,
@@ -233,11 +234,8 @@ def alter_replica_log_dirs(
             by_node.setdefault(replica.broker_id, []).append(replica)
         replies = yield from ask_all(context, [ask(node_id, replicas) for node_id, replicas in by_node.items()])
         outcome: dict[TopicPartitionReplica, HeadraceError | None] = {}
-        for (node_id, replicas), reply in zip(by_node.items(), replies):
-            if reply.error is not None:
-                outcome.update(dict.fromkeys(replicas, reply.error))
-                continue
-            for topic in reply.response.results:
+        for node_id, response in answers(by_node, replies, outcome):
+            for topic in response.results:
                 for result in topic.partitions:
                     replica = TopicPartitionReplica(topic.topic_name, result.partition_index, node_id)
                     outcome[replica] = refused(result.error_code, None, f"{replica.topic}-{replica.partition}")

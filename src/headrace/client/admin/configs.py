@@ -9,6 +9,7 @@ from headrace.client.admin.core import (
     Ask,
     Context,
     Results,
+    answers,
     ask_all,
     ask_one,
     forget_controller,
@@ -104,11 +105,8 @@ def describe_configs(
         grouped, errors = yield from _by_destination(context, pending)
         outcome: dict[ConfigResource, Config | HeadraceError] = dict(errors)
         replies = yield from ask_all(context, [ask(node_id, group) for node_id, group in grouped.items()])
-        for group, reply in zip(grouped.values(), replies):
-            if reply.error is not None:
-                outcome.update(dict.fromkeys(group, reply.error))
-                continue
-            for result in reply.response.results:
+        for _, response in answers(grouped, replies, outcome):
+            for result in response.results:
                 resource = ConfigResource(ResourceType(result.resource_type), result.resource_name)
                 outcome[resource] = refused(result.error_code, result.error_message, str(resource)) or {
                     entry.name: _entry(entry) for entry in result.configs
@@ -167,11 +165,8 @@ def incremental_alter_configs(
         grouped, errors = yield from _by_destination(context, pending)
         outcome: dict[ConfigResource, HeadraceError | None] = dict(errors)
         replies = yield from ask_all(context, [ask(node_id, group) for node_id, group in grouped.items()])
-        for group, reply in zip(grouped.values(), replies):
-            if reply.error is not None:
-                outcome.update(dict.fromkeys(group, reply.error))
-                continue
-            for result in reply.response.responses:
+        for _, response in answers(grouped, replies, outcome):
+            for result in response.responses:
                 forget_controller(context, result.error_code)
                 resource = ConfigResource(ResourceType(result.resource_type), result.resource_name)
                 outcome[resource] = refused(result.error_code, result.error_message, str(resource))

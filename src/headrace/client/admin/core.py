@@ -32,6 +32,7 @@ from headrace.topics import TopicPartition
 T = TypeVar("T")
 K = TypeVar("K")
 V = TypeVar("V")
+N = TypeVar("N")
 
 # The core says why a request could not be sent when its time is over; that is worth a moment more.
 _GRACE_S = 0.05
@@ -222,6 +223,17 @@ def ask_one(context: Context, node_id: int | None, request: Any, version_max: in
     return reply
 
 
+def answers(
+    asked: Mapping[N, Iterable[K]], replies: Iterable[AskReply], outcome: dict[K, V | HeadraceError]
+) -> Iterator[tuple[N, Any]]:
+    """The nodes that answered what they were asked about, and how; the outcome of the rest is why they did not."""
+    for (node_id, items), reply in zip(asked.items(), replies):
+        if reply.error is not None:
+            outcome.update(dict.fromkeys(items, reply.error))
+        else:
+            yield node_id, reply.response
+
+
 # --- where to ---------------------------------------------------------------------------------------------------------
 
 
@@ -266,6 +278,25 @@ def forget_controller(context: Context, code: int) -> None:
     """After NOT_CONTROLLER: ask the metadata again before the next try."""
     if code == ErrorCode.NOT_CONTROLLER:
         context.core.view.controller_id = -1
+
+
+def change_each(
+    context: Context,
+    request: Any,
+    items: list[K],
+    results: Callable[[Any], Iterable[Any]],
+    read: Callable[[Any], tuple[K, V | HeadraceError]],
+) -> Flow[dict[K, V | HeadraceError]]:
+    """Have the controller change several items, whose results are read one by one."""
+    reply = yield from to_controller(context, request)
+    if reply.error is not None:
+        return dict.fromkeys(items, reply.error)
+    outcome: dict[K, V | HeadraceError] = {}
+    for result in results(reply.response):
+        forget_controller(context, result.error_code)
+        item, outcome_of_item = read(result)
+        outcome[item] = outcome_of_item
+    return missing(items, outcome, type(request).__name__.removesuffix("Request"))
 
 
 def leaders(

@@ -9,6 +9,7 @@ from headrace.client.admin.core import (
     Ask,
     Context,
     Results,
+    answers,
     ask_all,
     ask_one,
     by_topic,
@@ -93,11 +94,8 @@ def _per_coordinator(
         by_node, errors = yield from coordinators(context, names)
         outcome: dict[str, V | HeadraceError] = dict(errors)
         replies = yield from ask_all(context, [Ask(node_id, request(led)) for node_id, led in by_node.items()])
-        for (node_id, led), reply in zip(by_node.items(), replies):
-            if reply.error is not None:
-                outcome.update(dict.fromkeys(led, reply.error))
-            else:
-                outcome.update(read(reply.response, node_id))
+        for node_id, response in answers(by_node, replies, outcome):
+            outcome.update(read(response, node_id))
         return missing(names, outcome, what)
 
     return (yield from retried(context, groups, attempt))

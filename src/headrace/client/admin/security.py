@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 
 from headrace.client.admin.core import (
     Context,
     Results,
     ask_one,
+    change_each,
     forget_controller,
     missing,
     refused,
@@ -35,11 +37,13 @@ from headrace.errors import HeadraceError, UnacceptableCredentialError
 from headrace.protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasRequestEntryData,
+    AlterClientQuotasResponseEntryData,
     EntityData,
     OpData,
 )
 from headrace.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResult,
     ScramCredentialDeletion,
     ScramCredentialUpsertion,
 )
@@ -223,14 +227,11 @@ def alter_user_scram_credentials(
             deletions=[deletion for user in users for deletion in deletions.get(user, ())],
             upsertions=[upsertion for user in users for upsertion in upsertions.get(user, ())],
         )
-        reply = yield from to_controller(context, request)
-        if reply.error is not None:
-            return dict.fromkeys(users, reply.error)
-        outcome: dict[str, HeadraceError | None] = {}
-        for result in reply.response.results:
-            forget_controller(context, result.error_code)
-            outcome[result.user] = refused(result.error_code, result.error_message, f"user {result.user}")
-        return missing(users, outcome, "AlterUserScramCredentials")
+
+        def read(result: AlterUserScramCredentialsResult) -> tuple[str, HeadraceError | None]:
+            return result.user, refused(result.error_code, result.error_message, f"user {result.user}")
+
+        return (yield from change_each(context, request, users, attrgetter("results"), read))
 
     return (yield from retried(context, [*upsertions, *deletions], attempt))
 
@@ -311,14 +312,11 @@ def alter_client_quotas(
             ],
             validate_only=validate_only,
         )
-        reply = yield from to_controller(context, request)
-        if reply.error is not None:
-            return dict.fromkeys(pending, reply.error)
-        outcome: dict[ClientQuotaEntity, HeadraceError | None] = {}
-        for entry in reply.response.entries:
-            forget_controller(context, entry.error_code)
+
+        def read(entry: AlterClientQuotasResponseEntryData) -> tuple[ClientQuotaEntity, HeadraceError | None]:
             entity = ClientQuotaEntity.of({e.entity_type: e.entity_name for e in entry.entity})
-            outcome[entity] = refused(entry.error_code, entry.error_message)
-        return missing(pending, outcome, "AlterClientQuotas")
+            return entity, refused(entry.error_code, entry.error_message)
+
+        return (yield from change_each(context, request, pending, attrgetter("entries"), read))
 
     return (yield from retried(context, changes, attempt))

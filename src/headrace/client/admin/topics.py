@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 
 from headrace.client.admin.core import (
     Ask,
     Context,
     Results,
+    answers,
     ask_all,
     by_topic,
+    change_each,
     forget_controller,
     leaders,
     metadata,
@@ -36,6 +39,7 @@ from headrace.protocol.messages.create_partitions import (
     CreatePartitionsAssignment,
     CreatePartitionsRequest,
     CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
 )
 from headrace.protocol.messages.create_topics import (
     CreatableReplicaAssignment,
@@ -48,7 +52,7 @@ from headrace.protocol.messages.delete_records import (
     DeleteRecordsRequest,
     DeleteRecordsTopic,
 )
-from headrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from headrace.protocol.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicState
 from headrace.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from headrace.protocol.messages.metadata import MetadataResponseTopic
 from headrace.topics import TopicPartition
@@ -112,16 +116,13 @@ def delete_topics(context: Context, topics: Iterable[str]) -> Flow[Results[str, 
             topic_names=names,
             timeout_ms=context.request_timeout_ms,
         )
-        reply = yield from to_controller(context, request)
-        if reply.error is not None:
-            return dict.fromkeys(names, reply.error)
-        outcome: dict[str, HeadraceError | None] = {}
-        for result in reply.response.responses:
-            forget_controller(context, result.error_code)
-            outcome[result.name] = refused(result.error_code, result.error_message, f"topic {result.name}")
-        return missing(names, outcome, "DeleteTopics")
+        return (yield from change_each(context, request, names, attrgetter("responses"), _changed_topic))
 
     return (yield from retried(context, topics, attempt))
+
+
+def _changed_topic(result: DeletableTopicResult | CreatePartitionsTopicResult) -> tuple[str, HeadraceError | None]:
+    return result.name or "", refused(result.error_code, result.error_message, f"topic {result.name}")
 
 
 def list_topics(context: Context, *, list_internal: bool = False) -> Flow[dict[str, TopicListing]]:
@@ -183,14 +184,7 @@ def create_partitions(
             timeout_ms=context.request_timeout_ms,
             validate_only=validate_only,
         )
-        reply = yield from to_controller(context, request)
-        if reply.error is not None:
-            return dict.fromkeys(names, reply.error)
-        outcome: dict[str, HeadraceError | None] = {}
-        for result in reply.response.results:
-            forget_controller(context, result.error_code)
-            outcome[result.name] = refused(result.error_code, result.error_message, f"topic {result.name}")
-        return missing(names, outcome, "CreatePartitions")
+        return (yield from change_each(context, request, names, attrgetter("results"), _changed_topic))
 
     return (yield from retried(context, new_partitions, attempt))
 
@@ -239,11 +233,8 @@ def delete_records(
                 for node_id, led in by_node.items()
             ],
         )
-        for led, reply in zip(by_node.values(), replies):
-            if reply.error is not None:
-                outcome.update(dict.fromkeys(led, reply.error))
-                continue
-            for topic in reply.response.topics:
+        for _, response in answers(by_node, replies, outcome):
+            for topic in response.topics:
                 for result in topic.partitions:
                     partition = TopicPartition(topic.name, result.partition_index)
                     error = refused(result.error_code, None, str(partition))
@@ -288,11 +279,8 @@ def list_offsets(
         by_node, errors = yield from leaders(context, partitions)
         outcome: dict[TopicPartition, ListOffsetsResultInfo | HeadraceError] = dict(errors)
         replies = yield from ask_all(context, [ask(node_id, led) for node_id, led in by_node.items()])
-        for led, reply in zip(by_node.values(), replies):
-            if reply.error is not None:
-                outcome.update(dict.fromkeys(led, reply.error))
-                continue
-            for topic in reply.response.topics:
+        for _, response in answers(by_node, replies, outcome):
+            for topic in response.topics:
                 for result in topic.partitions:
                     partition = TopicPartition(topic.name, result.partition_index)
                     outcome[partition] = refused(result.error_code, None, str(partition)) or ListOffsetsResultInfo(

@@ -9,6 +9,7 @@ from headrace.client.admin.core import (
     Ask,
     Context,
     Results,
+    answers,
     ask_all,
     by_topic,
     coordinators,
@@ -61,11 +62,8 @@ def describe_producers(
                 for node_id, led in by_node.items()
             ],
         )
-        for led, reply in zip(by_node.values(), replies):
-            if reply.error is not None:
-                outcome.update(dict.fromkeys(led, reply.error))
-                continue
-            for topic in reply.response.topics:
+        for _, response in answers(by_node, replies, outcome):
+            for topic in response.topics:
                 for result in topic.partitions:
                     partition = TopicPartition(topic.name, result.partition_index)
                     outcome[partition] = refused(result.error_code, result.error_message, str(partition)) or [
@@ -131,11 +129,8 @@ def describe_transactions(
             context,
             [Ask(node_id, DescribeTransactionsRequest(transactional_ids=led)) for node_id, led in by_node.items()],
         )
-        for (node_id, led), reply in zip(by_node.items(), replies):
-            if reply.error is not None:
-                outcome.update(dict.fromkeys(led, reply.error))
-                continue
-            for t in reply.response.transaction_states:
+        for node_id, response in answers(by_node, replies, outcome):
+            for t in response.transaction_states:
                 outcome[t.transactional_id] = refused(
                     t.error_code, None, f"transactional id {t.transactional_id}"
                 ) or TransactionDescription(
@@ -203,11 +198,8 @@ def abort_transaction(
         )
         request = WriteTxnMarkersRequest(markers=[marker])
         replies = yield from ask_all(context, [Ask(node_id, request) for node_id in by_node])
-        for led, reply in zip(by_node.values(), replies):
-            if reply.error is not None:
-                outcome.update(dict.fromkeys(led, reply.error))
-                continue
-            for written in reply.response.markers:
+        for _, response in answers(by_node, replies, outcome):
+            for written in response.markers:
                 for topic in written.topics:
                     for result in topic.partitions:
                         where = TopicPartition(topic.name, result.partition_index)

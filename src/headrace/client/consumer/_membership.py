@@ -323,6 +323,18 @@ class GroupMembership:
             return error
         return None
 
+    def _ask(self, request: JoinGroupRequest | SyncGroupRequest) -> Flow[Any]:
+        """What the coordinator answers when all members have come; None: start over."""
+        timeout_ms = max(self._settings.request_timeout_ms, self._settings.max_poll_interval_ms + _JOIN_EXTRA_MS)
+        call = self._link.submit(request, timeout_ms=timeout_ms)
+        if call is None:
+            return None
+        yield call
+        if call.error is not None:
+            yield from self._unanswered(call)
+            return None
+        return call.response
+
     # --- join -------------------------------------------------------------------------------------------------------
 
     def _join(self) -> Flow[JoinGroupResponse | None]:
@@ -338,15 +350,9 @@ class GroupMembership:
             protocols=self._protocols(),
             reason=self._reason[:_REASON_MAX],
         )
-        timeout_ms = max(self._settings.request_timeout_ms, self._settings.max_poll_interval_ms + _JOIN_EXTRA_MS)
-        call = self._link.submit(request, timeout_ms=timeout_ms)
-        if call is None:
+        response: JoinGroupResponse | None = yield from self._ask(request)
+        if response is None:
             return None
-        yield call
-        if call.error is not None:
-            yield from self._unanswered(call)
-            return None
-        response: JoinGroupResponse = call.response
         if response.error_code:
             yield from self._join_refused(response)
             return None
@@ -434,15 +440,9 @@ class GroupMembership:
             protocol_name=joined.protocol_name,
             assignments=assignments,
         )
-        timeout_ms = max(self._settings.request_timeout_ms, self._settings.max_poll_interval_ms + _JOIN_EXTRA_MS)
-        call = self._link.submit(request, timeout_ms=timeout_ms)
-        if call is None:
+        response: SyncGroupResponse | None = yield from self._ask(request)
+        if response is None:
             return None
-        yield call
-        if call.error is not None:
-            yield from self._unanswered(call)
-            return None
-        response: SyncGroupResponse = call.response
         code = response.error_code
         if not code:
             return response.assignment

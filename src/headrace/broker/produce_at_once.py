@@ -105,7 +105,7 @@ class KnownProduce:
         #: Those of its partition that wait in the present turn, once one of these is among them.
         self.group: list[_Waiting] | None = None
 
-    def put_off(self, connection: ServerConnection, reader: FrameReader, nbytes: int) -> bool:
+    def take(self, connection: ServerConnection, reader: FrameReader, nbytes: int) -> bool:
         """Put off the frame in the reader's buffer, if it is one of these; False, having done nothing, otherwise."""
         found = self.shape.read(reader.chunk, nbytes)
         if found is None:
@@ -134,7 +134,7 @@ class KnownProduce:
             return None
         group = broker.turn_appends.begin(partition, self, connection)
         if group is None:
-            connection.known_produce = None  # it is alone now: then it is of no use
+            connection.known = None  # it is alone now: then it is of no use
         return group
 
 
@@ -347,7 +347,7 @@ def produce_at_once(
         known = appends.know(broker, route, frame, position, topic, (name, index))
         group = appends.begin(partition, known, connection)
         if group is not None:
-            connection.known_produce = known
+            connection.known = known
             appends.put(group, (connection, known, correlation_id, records, len(frame)))
             return PUT_OFF
     try:

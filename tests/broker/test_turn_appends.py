@@ -33,13 +33,20 @@ Ends = list[Callable[[], None]]
 def writes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many batches were written with each call."""
     seen: list[int] = []
-    append_together = Log.append_together
+    append_together, append_plain = Log.append_together, Log.append_plain
 
     def noting(self: Log, batches: Any, leader_epoch: int) -> Any:
         seen.append(len(batches))
         return append_together(self, batches, leader_epoch)
 
+    def noting_plain(self: Log, batches: Any, newest_ms: Any, leader_epoch: int) -> Any:
+        first = append_plain(self, batches, newest_ms, leader_epoch)
+        if first is not None:
+            seen.append(len(batches))
+        return first
+
     monkeypatch.setattr(Log, "append_together", noting)
+    monkeypatch.setattr(Log, "append_plain", noting_plain)
     return seen
 
 
@@ -146,6 +153,21 @@ def test_one_that_is_refused_does_not_hinder_the_others(monkeypatch: pytest.Monk
     played(monkeypatch, scenario)
 
 
+def test_producers_with_and_without_a_number_are_written_together(
+    monkeypatch: pytest.MonkeyPatch, writes: list[int]
+) -> None:
+    def scenario(turn: Turn) -> None:
+        numbered = {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0}
+        turn.send(*(produce(raw.batch([b"v"], **options)) for options in ({}, numbered, {})))
+        writes.clear()
+        assert [outcome(answer) for answer in turn.end()] == [(0, 2), (0, 3), (0, 4)]
+        assert writes == [3]
+        answers = again(turn, *(produce(raw.batch([b"v"], **options)) for options in ({}, numbered, {})))
+        assert [outcome(answer) for answer in answers] == [(0, 5), (0, 3), (0, 6)], "the second is a duplicate"
+
+    played(monkeypatch, scenario)
+
+
 def test_what_takes_long_to_look_at_goes_the_long_way(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[Any] = []
     begin = RequestPipeline.begin
@@ -219,7 +241,7 @@ def test_a_defect_costs_those_connections_and_no_other(
     def scenario(turn: Turn) -> None:
         turn.send(produce(raw.batch([b"a"])), produce(raw.batch([b"b"])))
         with monkeypatch.context() as patch:
-            patch.setattr(produce_at_once, "append_together", lambda *_: 1 // 0)
+            patch.setattr(produce_at_once, "look_at", lambda *_: 1 // 0)
             assert turn.end() == [None, None]
         assert [transport.closed for _, transport in turn.connections] == ["aborted", "aborted"]
         turn.connections.clear()

@@ -19,7 +19,7 @@ os.environ.setdefault("HEADRACE_CHECK_OWNERS", "1")  # when it is run as a comma
 
 from headrace.broker.leadership import Isolation, Leadership
 from headrace.broker.partition import Partition
-from headrace.broker.produce_at_once import append_together
+from headrace.broker.produce_at_once import append_plain, append_together, look_at
 from headrace.errors import InvalidTxnStateError, NotLeaderOrFollowerError, OffsetOutOfRangeError
 from headrace.log import Appended, Caches, Log, LogConfig, Origin, Slice, WouldBlockError
 from headrace.log.cleaner import Cleaner
@@ -167,7 +167,7 @@ class World:
             return self.partition.append(batch, verification=self._guard(options))
 
         appended = await self._wait(ask()) if once else await self._accepted(ask)
-        self._was_acknowledged(values, appended)
+        self._was_acknowledged(values, appended.base_offset)
         return appended
 
     def _append_together(self, several: list[list[bytes]]) -> bool:
@@ -176,13 +176,20 @@ class World:
             return False
         now_ms = self.host.clock.now_ms()
         batches = [memoryview(build_batch([(now_ms, b"key-0", value, []) for value in values])) for values in several]
-        for values, appended in zip(several, append_together(self.partition, batches, now_ms), strict=True):
+        found = look_at(self.partition, batches, now_ms)
+        first = append_plain(self.partition, batches, found)
+        if first is not None:
+            assert isinstance(first, int), first
+            for offset, values in enumerate(several, first):
+                self._was_acknowledged(values, offset)
+            return True
+        for values, appended in zip(several, append_together(self.partition, batches, found), strict=True):
             assert isinstance(appended, Appended), appended
-            self._was_acknowledged(values, appended)
+            self._was_acknowledged(values, appended.base_offset)
         return True
 
-    def _was_acknowledged(self, values: list[bytes], appended: Appended) -> None:
-        for offset, value in enumerate(values, appended.base_offset):
+    def _was_acknowledged(self, values: list[bytes], base_offset: int) -> None:
+        for offset, value in enumerate(values, base_offset):
             if offset in self.acknowledged:
                 raise WrongLogError(
                     f"offset {offset} was given to {value!r}, and before to {self.acknowledged[offset]!r}"

@@ -11,8 +11,18 @@ from typing import Any
 import pytest
 
 from headrace.errors import KafkaError, KafkaStorageError, OutOfOrderSequenceNumberError
-from headrace.log import Appended, Checked, Log, LogConfig, Origin
+from headrace.log import (
+    Appended,
+    Checked,
+    Log,
+    LogConfig,
+    Origin,
+    Segment,
+    newest_without_producers,
+    plain_fields,
+)
 from headrace.log.files import LogFile
+from headrace.log.invariants import BrokenInvariantError
 from headrace.log.log_files import LogFiles
 from headrace.log.producer_state import LogProducers
 from headrace.records import build_batch
@@ -91,6 +101,108 @@ def test_the_same_as_one_by_one(seed: int) -> None:
         assert one.producers.producers == other.producers.producers
         assert [s.base_offset for s in one.segments] == [s.base_offset for s in other.segments]
     assert files_of(one) == files_of(other)
+
+
+def append_plain(log: Log, batches: Sequence[bytearray]) -> list[Any]:
+    """As `append_together`, where it can be without looking at each of them; otherwise as that."""
+    views = [memoryview(one) for one in batches]
+    found = [plain_fields(view, log.config, NOW_MS) for view in views]
+    newest_ms = newest_without_producers(found)
+    assert newest_ms is not None
+    before = [bytes(one) for one in batches]
+    first = log.append_plain(views, newest_ms, EPOCH)
+    if first is None:
+        assert before == batches, "nothing was done"
+        return append_together(log, batches)
+    return [Appended(offset, offset, -1, log.start_offset) for offset in range(first, first + len(batches))]
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_plain_records_without_producers_are_the_same_as_one_by_one(seed: int) -> None:
+    rng = random.Random(seed)
+    config = LogConfig(
+        segment_bytes=rng.choice([600, 3_000, 1 << 20]),
+        segment_ms=rng.choice([1_000, 10**9]),
+        index_interval_bytes=rng.choice([0, 200]),
+        segment_index_bytes=rng.choice([60, 1 << 20]),
+    )
+    one, other = open_log(make_host(), config), open_log(make_host(), config)
+    if rng.random() < 0.5:  # numbers of others stay what they are
+        epoch = EPOCH - rng.randint(0, 1)
+        for log in (one, other):
+            log.append(batch(b"open", producer=(7, 0, 0), transactional=True), epoch)
+    for _ in range(rng.randint(1, 20)):
+        batches = [
+            batch(bytes(rng.choice([1, 40, 300])), timestamp=NOW_MS + rng.choice([0, 0, -7, 5, 2_000]))
+            for _ in range(rng.randint(1, 12))
+        ]
+        copies = [bytearray(one_batch) for one_batch in batches]
+        assert told(append_plain(one, batches)) == told(append_each(other, copies))
+        assert one.view[2:7] == other.view[2:7]
+        assert one.epochs.entries == other.epochs.entries
+        assert one.producers.producers == other.producers.producers
+        assert [s.base_offset for s in one.segments] == [s.base_offset for s in other.segments]
+        assert one.max_timestamp() == other.max_timestamp()
+        for offset in range(one.end_offset):
+            assert (
+                one.locate(offset, 1, limit=one.end_offset, at_least_one=True)[1:4]
+                == (other.locate(offset, 1, limit=other.end_offset, at_least_one=True)[1:4])
+            )
+    assert files_of(one) == files_of(other)
+
+
+def test_what_is_special_about_a_batch_is_not_taken_for_a_plain_record() -> None:
+    log = open_log(make_host())
+    for one in (
+        batch(b"a", producer=(1, 0, 0)),
+        batch(b"a", b"b"),
+        batch(b"a", producer=(1, 0, 0), transactional=True),
+    ):
+        found = [plain_fields(memoryview(records), log.config, NOW_MS) for records in (batch(b"plain"), one)]
+        assert newest_without_producers(found) is None
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO])
+def test_plain_records_that_cannot_be_written_are_in_no_log(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = open_log(make_host())
+    log.append(batch(b"first"), EPOCH)
+
+    def failing(self: LogFile, parts: object) -> int:
+        raise DiskError("append", self.path, number)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LogFile, "append", failing)
+        with pytest.raises(DiskError):
+            append_plain(log, [batch(b"a"), batch(b"b")])
+    assert (log.end_offset, log.failure is None) == (1, number == errno.EMFILE)
+    if log.failure is None:
+        assert told(append_plain(log, [batch(b"a"), batch(b"b")])) == [(1, 1, -1, 0), (2, 2, -1, 0)]
+    else:
+        with pytest.raises(KafkaStorageError):
+            append_plain(log, [batch(b"a"), batch(b"b")])
+
+
+def test_plain_records_that_cannot_be_taken_in_are_seen_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = open_log(make_host())
+    log.append(batch(b"first"), EPOCH)
+
+    def failing(self: Segment, *args: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(Segment, "note", failing)
+    with pytest.raises(KafkaStorageError):
+        append_plain(log, [batch(b"a"), batch(b"b")])
+    assert log.view.end_offset == 1, "the bytes are there, and no other batch may be given their offsets"
+    with pytest.raises(KafkaStorageError):
+        log.append(batch(b"next"), EPOCH)
+
+
+def test_plain_records_of_an_epoch_that_falls_are_refused() -> None:
+    log = open_log(make_host())
+    log.append(batch(b"first"), EPOCH + 1)
+    with pytest.raises(BrokenInvariantError):
+        append_plain(log, [batch(b"a"), batch(b"b")])
+    assert log.end_offset == 1
 
 
 def test_many_batches_are_one_write(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from headrace.protocol.common_shapes import (
     FETCH_SINCE_VERSION,
     PRODUCE_SINCE_VERSION,
     TOPIC_IDS_SINCE_VERSION,
+    FetchShape,
     ProduceShape,
     read_small_fetch,
     read_small_produce,
@@ -178,6 +179,46 @@ def test_a_small_fetch_is_read(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
+def test_a_fetch_that_is_like_one_before_is_read_as_that_was(version: int) -> None:
+    def request(offset: int, correlation_id: int) -> bytearray:
+        part = FetchPartition(partition=3, fetch_offset=offset, partition_max_bytes=77)
+        return whole(fetch(part, max_wait_ms=500), version, correlation_id=correlation_id)
+
+    shape = FetchShape(body_of(request(5, 1)), topic_bytes("t", version), 3, tells_aborted=False)
+    for offset in (0, 5, 2**40, -1):
+        found = request(offset, 77)
+        assert shape.read(found + b"of another", len(found)) == (77, offset)
+
+
+@pytest.mark.parametrize("version", FETCH_VERSIONS)
+def test_no_other_fetch_is_taken_for_it(version: int) -> None:
+    """Whatever byte is another: it is read as one that is not known, or not at all."""
+    position = 10 + len("client") + 1
+    first = whole(fetch(FetchPartition(partition=3, fetch_offset=6, partition_max_bytes=77)), version)
+    shape = FetchShape(body_of(first), topic_bytes("t", version), 3, tells_aborted=False)
+    kept = read_small_fetch(body_of(first), position, version)
+    assert kept is not None
+    rng = random.Random(version)
+    known_ones = 0
+    for at in range(4, len(first)):
+        for value in {0, 1, 2, 0x7F, 0x80, 0xFF, rng.randrange(256)} - {first[at]}:
+            other = bytearray(first)
+            other[at] = value
+            known = shape.read(other + bytes(100), len(other))
+            if known is None:
+                continue
+            known_ones += 1
+            read = read_small_fetch(body_of(other), position, version)
+            assert read is not None
+            assert read._replace(offset=0) == kept._replace(offset=0)
+            assert known == (int.from_bytes(other[8:12], "big", signed=True), read.offset)
+    assert known_ones >= 12 * 6, "whatever correlation id and offset are"
+    for end in range(12, len(first)):
+        assert shape.read(first[:end] + bytes(200), end) is None
+    assert shape.read(first + b"\0", len(first) + 1) is None
+
+
+@pytest.mark.parametrize("version", FETCH_VERSIONS)
 def test_any_other_fetch_is_not(version: int) -> None:
     one = FetchPartition(partition=3)
     forgotten = [ForgottenTopic(topic="t", topic_id=ID, partitions=[1])]
@@ -227,3 +268,6 @@ def test_what_is_answered_to_a_small_fetch_has_the_generated_bytes(version: int,
             99, topic_bytes("t", version), 3, 2**40, 9, 2, tells_aborted=tells_aborted, records=bytes(size)
         )
         assert packed == b"".join(codec.encode_response(answer, version, 99))
+        request = whole(fetch(FetchPartition(partition=3)), version)
+        shape = FetchShape(body_of(request), topic_bytes("t", version), 3, tells_aborted=tells_aborted)
+        assert shape.answer(99, 2**40, 9, 2, bytes(size)) == packed

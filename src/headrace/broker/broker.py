@@ -14,6 +14,7 @@ from headrace.broker.checks import Checks
 from headrace.broker.descriptors import share_out
 from headrace.broker.directory_reports import DirectoryReports
 from headrace.broker.dispatch import RequestContext
+from headrace.broker.fetch_at_once import KnownFetches
 from headrace.broker.fetch_sessions import FetchSessions
 from headrace.broker.frame_memory import FrameLimits
 from headrace.broker.group_service import GroupService
@@ -89,6 +90,7 @@ class Broker:
         self.addresses: list[tuple[str, int]] = []
         self.pipeline = RequestPipeline(self)
         self.turn_appends = TurnAppends(runtime.clock.now_ms)
+        self.known_fetches = KnownFetches()
         limits = ConnectionLimits(
             connections_max=config.get_int("max.connections"),
             connections_per_address_max=config.get_int("max.connections.per.ip"),

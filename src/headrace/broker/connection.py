@@ -30,6 +30,7 @@ from headrace.runtime import DiskError, FileMissingError
 
 if TYPE_CHECKING:
     from headrace.broker.acceptor import Acceptor
+    from headrace.broker.fetch_at_once import KnownFetch
     from headrace.broker.pipeline import Route
     from headrace.broker.produce_at_once import KnownProduce
     from headrace.broker.replication.commits import CommitWait
@@ -50,7 +51,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         "_arrived", "_arriving_bytes", "_at_turn_end", "_awaited", "_frames", "_handling", "_in_line", "_now",
         "_only_waits", "_outbox", "_reader", "_reading_paused", "_resting", "_sending", "_task", "_transport",
         "_turn_due", "acceptor", "close_reason", "costly_s_per_byte", "frame_began", "has_been_valid",
-        "is_put_off", "known_produce", "last_progress", "last_written", "listener", "peer_host", "peer_port",
+        "is_put_off", "known", "last_progress", "last_written", "listener", "peer_host", "peer_port",
         "pipeline", "principal", "slow_s", "uncommitted",
     )  # fmt: skip
 
@@ -86,8 +87,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._arriving_bytes = 0
         #: A request lies in the reader's buffer until the turn ends.
         self.is_put_off = False
-        #: What its small produces have in common.
-        self.known_produce: KnownProduce | None = None
+        #: What its small requests have in common.
+        self.known: KnownProduce | KnownFetch | None = None
         # Of transports that are read together with others.
         self._at_turn_end: Callable[[Callable[[], None]], bool] | None = None
         #: What its costly requests have cost of the loop's time; None before the first.
@@ -143,7 +144,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self.frame_began = now
             # Who fills its buffer is read again in this turn, into the same place.
             may_put_off = nbytes < CHUNK_BYTES
-            if may_put_off and self.known_produce is not None and self.known_produce.put_off(self, reader, nbytes):
+            if may_put_off and self.known is not None and self.known.take(self, reader, nbytes):
                 return
             frame = reader.chunk_view[FRAME_LENGTH_BYTES:nbytes]
             if self._answer_at_once(frame, now, now, may_put_off=may_put_off):
@@ -289,6 +290,10 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._sending = RequestContext(route, 0, None, self, frame_bytes, began, began - arrived)
         self._sending.ran = self._sending.done = ran
         route.metrics.response_bytes += answer_bytes
+
+    def answer_known(self, route: Route, answer: bytes, frame_bytes: int) -> None:
+        """The answer to the request that is the only one in the reader's buffer."""
+        self._send_at_once(route, answer, frame_bytes, self.frame_began, self.frame_began, self._now())
 
     def at_turn_end(self, finish: Callable[[], None]) -> bool:
         """Call `finish` when all connections of this turn are read; False where each is read for itself."""

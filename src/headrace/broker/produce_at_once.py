@@ -26,7 +26,15 @@ from headrace.errors import (
     UnknownTopicOrPartitionError,
     UnsupportedCompressionTypeError,
 )
-from headrace.log import Appended, Checked, RecordsRejectedError, plain_record
+from headrace.log import (
+    Appended,
+    Checked,
+    PlainFields,
+    RecordsRejectedError,
+    newest_without_producers,
+    plain_checked,
+    plain_fields,
+)
 from headrace.net.frames import LENGTH_BYTES, FrameReader
 from headrace.protocol.common_shapes import (
     PRODUCE_SINCE_VERSION,
@@ -58,6 +66,7 @@ MAGIC_AT, MAGIC = 16, 2
 _KNOWN_MAX = 1024
 _KNOWN_BYTES_MAX = 512
 NO_TOPIC_ID = bytes(16)
+NO_APPEND_TIME = -1
 # What is told where there is no other leader to tell. It is never changed, so that all answers can share it.
 NO_LEADER = LeaderIdAndEpoch()
 
@@ -83,7 +92,7 @@ _WITHOUT_LOG_START = (
 class KnownProduce:
     """Small produces of one client to one partition, which are put off again without being read anew."""
 
-    __slots__ = ("_broker", "_key", "index", "route", "shape", "topic")
+    __slots__ = ("_broker", "_key", "group", "index", "route", "shape", "topic")
 
     def __init__(self, broker: Broker, route: Route, key: tuple[str, int], topic: bytes, shape: ProduceShape) -> None:
         """`topic` is as it stood in the request."""
@@ -93,26 +102,40 @@ class KnownProduce:
         self.topic = topic
         self.index = key[1]
         self.shape = shape
+        #: Those of its partition that wait in the present turn, once one of these is among them.
+        self.group: list[_Waiting] | None = None
 
-    def put_off(self, connection: ServerConnection, reader: FrameReader, nbytes: int) -> bool:
+    def take(self, connection: ServerConnection, reader: FrameReader, nbytes: int) -> bool:
         """Put off the frame in the reader's buffer, if it is one of these; False, having done nothing, otherwise."""
         found = self.shape.read(reader.chunk, nbytes)
-        if found is None or not connection.pipeline.lets_all_through():
+        if found is None:
             return False
         correlation_id, start, end = found
         if end - start < HEADER_BYTES or reader.chunk[start + ATTRIBUTES_AT + 1] & TRANSACTIONAL_BIT:
             return False
+        # Whether they may be put off is looked at for the first of a turn; what changes within it, when it ends.
+        group = self.group
+        if group is None:
+            group = self._begin_group(connection)
+            if group is None:
+                return False
+        waiting = (connection, self, correlation_id, reader.chunk_view[start:end], nbytes - LENGTH_BYTES)
+        self._broker.turn_appends.put(group, waiting)
+        return True
+
+    def _begin_group(self, connection: ServerConnection) -> list[_Waiting] | None:
         broker, key = self._broker, self._key
+        if not connection.pipeline.lets_all_through():
+            return None
         if self.route.api_version >= TOPIC_IDS_SINCE_VERSION and broker.topic_name(self.topic) != key[0]:
-            return False
+            return None
         partition = broker.replicas.partitions.get(key)
         if partition is None or partition.state is not None:
-            return False
-        waiting = (connection, self, correlation_id, reader.chunk_view[start:end], nbytes - LENGTH_BYTES)
-        if broker.turn_appends.put(partition, waiting):
-            return True
-        connection.known_produce = None  # it is alone now: then it is of no use
-        return False
+            return None
+        group = broker.turn_appends.begin(partition, self, connection)
+        if group is None:
+            connection.known = None  # it is alone now: then it is of no use
+        return group
 
 
 #: One client's batch that waits for the end of the turn: who sent it, what is known of such, the correlation id, the
@@ -126,6 +149,7 @@ class TurnAppends:
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
         self._groups: dict[Partition, list[_Waiting]] = {}
+        self._begun: list[KnownProduce] = []
         self._count = 0
         self._known: dict[bytes, KnownProduce] = {}
 
@@ -144,32 +168,35 @@ class TurnAppends:
                 self._known[same] = known
         return known
 
-    def put(self, partition: Partition, waiting: _Waiting) -> bool:
-        """False, having done nothing, when no other connection is read in this turn."""
+    def begin(self, partition: Partition, known: KnownProduce, connection: ServerConnection) -> list[_Waiting] | None:
+        """Where such requests wait in this turn; None when no other connection is read in it."""
         group = self._groups.get(partition)
-        if group is not None:
-            group.append(waiting)
-        elif self._groups or waiting[0].at_turn_end(self.finish):
-            self._groups[partition] = [waiting]
-        else:
-            return False
+        if group is None:
+            if not self._groups and not connection.at_turn_end(self.finish):
+                return None
+            group = self._groups[partition] = []
+        known.group = group
+        self._begun.append(known)
+        return group
+
+    def put(self, group: list[_Waiting], waiting: _Waiting) -> None:
+        group.append(waiting)
         waiting[0].is_put_off = True
         self._count += 1
         if self._count >= TOGETHER_MAX:
             self.finish()
-        return True
 
     def finish(self) -> None:
         """Append all that waits, and answer."""
         groups, self._groups, self._count = self._groups, {}, 0
+        begun, self._begun = self._begun, []
+        for known in begun:
+            known.group = None
         for partition, group in groups.items():
             now = group[0][0].acceptor.now
             try:
-                outcomes: Sequence[Appended | KafkaError | None] = [None] * len(group)
-                if partition.takes_at_once(-1):  # in the same turn it may have been deleted, or its disk have failed
-                    outcomes = append_together(partition, [waiting[3] for waiting in group], self._now_ms())
+                answers = _append_and_answer(partition, group, self._now_ms())
                 ran = now()
-                answers = _answers(partition, group, outcomes)
             except Exception as error:  # noqa: BLE001 - a defect of ours must cost these connections, not the others
                 for waiting in group:
                     waiting[0].fail(error)
@@ -185,23 +212,71 @@ class TurnAppends:
             group[0][1].route.metrics.add_together(request_bytes, response_bytes, began, ran, now())
 
 
+def _append_and_answer(partition: Partition, group: Sequence[_Waiting], now_ms: int) -> list[bytes | None]:
+    """None: it goes the way of all others."""
+    if not partition.takes_at_once(-1):  # in the same turn it may have been deleted, or its disk have failed
+        return [None] * len(group)
+    batches = [waiting[3] for waiting in group]
+    found = look_at(partition, batches, now_ms)
+    first = append_plain(partition, batches, found)
+    if first is None:
+        return _answers(partition, group, append_together(partition, batches, found))
+    if isinstance(first, KafkaError):
+        return _answers(partition, group, [first] * len(group))
+    log_start = partition.log.view.start_offset
+    return [
+        known.shape.answer(correlation_id, offset, NO_APPEND_TIME, log_start)
+        for offset, (_, known, correlation_id, _, _) in enumerate(group, first)
+    ]
+
+
+def look_at(partition: Partition, batches: Sequence[memoryview], now_ms: int) -> list[PlainFields | None]:
+    """Of each batch what `plain_fields` says of it; None where that cannot be asked, or it is something else."""
+    config = partition.log.config
+    if not config.takes_as_is:
+        return [None] * len(batches)
+    return [plain_fields(records, config, now_ms) for records in batches]
+
+
+def append_plain(
+    partition: Partition, batches: Sequence[memoryview], found: Sequence[PlainFields | None]
+) -> int | KafkaError | None:
+    """As `append_together`, where all are plain records without a producer's id: the offset of the first, which the
+    others follow. An error: all are refused. None, having done nothing: they are not like that, or do not fit."""
+    newest_ms = newest_without_producers(found)
+    if newest_ms is None:
+        return None
+    log, epoch = partition.log, partition.leadership.leader_epoch
+    try:
+        first = partition.writer.try_inline(log.append_plain, batches, newest_ms, epoch)
+    except DiskError as error:
+        return partition.failed(error)
+    except KafkaError as error:
+        return error
+    assert first is not BUSY, "whoever calls this has looked"
+    if first is not None:
+        last_offset = first + len(batches) - 1
+        appended = Appended(last_offset, last_offset, NO_APPEND_TIME, log.view.start_offset)
+        partition.committed_alone(appended, sum(map(len, batches)))
+    return first
+
+
 def append_together(
-    partition: Partition, batches: Sequence[memoryview], now_ms: int
+    partition: Partition, batches: Sequence[memoryview], found: Sequence[PlainFields | None]
 ) -> list[Appended | KafkaError | None]:
     """As `Partition.append_at_once`, of a batch each of several clients, where it `takes_at_once`; for each its fate.
 
-    None: nothing was done, because it takes long to look at, or cannot be. An error: it is refused.
+    `found` is what `look_at` has said of them. None: nothing was done, because it takes long to look at, or cannot be.
+    An error: it is refused.
     """
     log = partition.log
-    config = log.config
     outcomes: list[Appended | KafkaError | None] = []
     places: list[int] = []
     good: list[Checked] = []
-    for place, records in enumerate(batches):
+    for place, (records, fields) in enumerate(zip(batches, found)):
         outcome = None
         try:
-            checked = plain_record(records, config, now_ms) if config.takes_as_is else None
-            good.append(log.check(records, short=True) if checked is None else checked)
+            good.append(log.check(records, short=True) if fields is None else plain_checked(records, fields))
             places.append(place)
         except KafkaError as error:
             outcome = error
@@ -268,9 +343,12 @@ def produce_at_once(
     if partition is None or name in INTERNAL_TOPICS:
         return None
     if connection is not None and partition.state is None:
-        known = broker.turn_appends.know(broker, route, frame, position, topic, (name, index))
-        if broker.turn_appends.put(partition, (connection, known, correlation_id, records, len(frame))):
-            connection.known_produce = known
+        appends = broker.turn_appends
+        known = appends.know(broker, route, frame, position, topic, (name, index))
+        group = appends.begin(partition, known, connection)
+        if group is not None:
+            connection.known = known
+            appends.put(group, (connection, known, correlation_id, records, len(frame)))
             return PUT_OFF
     try:
         appended = partition.append_at_once(records, acks)

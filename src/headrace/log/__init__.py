@@ -17,7 +17,15 @@ from headrace.log.recovery import RecoveryReport
 from headrace.log.scanning import WouldBlockError
 from headrace.log.segment import Caches, Segment
 from headrace.log.transaction_index import AbortedTransaction
-from headrace.log.validation import Checked, RecordsRejectedError, TakesLongError, plain_record
+from headrace.log.validation import (
+    Checked,
+    PlainFields,
+    RecordsRejectedError,
+    TakesLongError,
+    newest_without_producers,
+    plain_checked,
+    plain_fields,
+)
 
 __all__ = [
     "TOPIC_CONFIGS",
@@ -37,6 +45,7 @@ __all__ = [
     "LogInfo",
     "Move",
     "Origin",
+    "PlainFields",
     "RecordsRejectedError",
     "RecoveryReport",
     "Segment",
@@ -46,5 +55,7 @@ __all__ = [
     "UnexpectedOffsetError",
     "Verification",
     "WouldBlockError",
-    "plain_record",
+    "newest_without_producers",
+    "plain_checked",
+    "plain_fields",
 ]

@@ -14,9 +14,10 @@ from headrace.errors import (
 from headrace.log.appended import Appended, UnexpectedOffsetError
 from headrace.log.config import LogConfig
 from headrace.log.invariants import append_fault
+from headrace.log.leader_epochs import LeaderEpochs
 from headrace.log.ownership import by_writer
 from headrace.log.producer_loading import recall
-from headrace.log.producer_state import UNVERIFIED, Origin, Verification
+from headrace.log.producer_state import UNVERIFIED, EndedTransaction, Origin, Verification
 from headrace.log.runs import NO_ROOM, AppendedBatch, BatchRun
 from headrace.log.scanning import check_whole
 from headrace.log.segment import indexed_timestamp
@@ -24,7 +25,7 @@ from headrace.log.state import LogState
 from headrace.log.validation import Checked, read_marker, validate, writable
 from headrace.log.view import View
 from headrace.records import Batch, BatchHeader, CorruptBatchError, assign, split
-from headrace.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT
+from headrace.records.batch import CONTROL_BIT, PREFIX_BYTES, TRANSACTIONAL_BIT, pack_place
 from headrace.runtime import Buffer, Clock, DiskError
 
 _new_tuple = tuple.__new__
@@ -100,7 +101,7 @@ class AppendableLog(LogState):
             or last_offset < base_offset
             or self.producers.end_offset != base_offset
         ):
-            self._check_append(written, last_offset + 1)
+            self._check_append(base_offset, leader_epoch, last_offset + 1)
         try:
             rolled = active.full_for(size, last_offset, max_timestamp_ms, now_ms, config)
             if rolled:
@@ -151,6 +152,7 @@ class AppendableLog(LogState):
         """
         now_ms, config, producers = self._clock.now_ms(), self.config, self.producers
         start_offset, known_epoch = self.view.start_offset, self.view.epochs.latest
+        synced_to = self.recovery_point  # for all: a sync beside this may raise it, and then one more is harmless
         outcomes: list[Appended | KafkaError | DiskError] = []
         run = self._new_run_together(now_ms)
         for checked in batches:
@@ -186,7 +188,7 @@ class AppendableLog(LogState):
                 _new_tuple(AppendedBatch, (header, base_offset, size, checked.max_timestamp_ms, leader_epoch, None)),
             )
             new_epoch = len(run) == 1 and leader_epoch != known_epoch
-            sync_due = last_offset + 1 - self.recovery_point >= config.flush_messages
+            sync_due = last_offset + 1 - synced_to >= config.flush_messages
             outcomes.append(
                 _new_tuple(
                     Appended,
@@ -222,30 +224,35 @@ class AppendableLog(LogState):
             for place in run.places:
                 outcomes[place] = error
 
-    def _check_append(self, first: AppendedBatch, end_offset: int) -> None:
+    def _check_append(self, base_offset: int, leader_epoch: int, end_offset: int) -> None:
         """Before batches are written: whether they follow what is there. `append` asks where that is not plain."""
-        wrong = append_fault(self.view, first, end_offset, self.files.active.size, self.producers.end_offset)
+        known_end = self.producers.end_offset
+        wrong = append_fault(self.view, base_offset, leader_epoch, end_offset, self.files.active.size, known_end)
         if wrong is not None:
             raise self._broken("append", wrong)
 
     def _append_run(self, run: BatchRun) -> None:
+        first = run.batches[0]
+        self._write_parts(run.parts, first.base_offset, first.leader_epoch, run.end_offset)
+        self._note(run.batches, self.config.index_interval_bytes)
+
+    def _write_parts(self, parts: Sequence[Buffer], base_offset: int, leader_epoch: int, end_offset: int) -> None:
         if self.failure is not None:
             raise self._failed()
-        self._check_append(run.batches[0], run.end_offset)
+        self._check_append(base_offset, leader_epoch, end_offset)
         try:
-            self.files.active.write(run.parts)
+            self.files.active.write(parts)
         except DiskError as error:
             if not self._survives(error):
                 self._fail(error)
             raise
-        self._note(run.batches, self.config.index_interval_bytes)
 
     def _note(self, batches: Sequence[AppendedBatch], index_interval_bytes: int) -> bool:
         """Take in batches whose bytes are at the end of the file, and let everyone see them; whether an epoch is new.
 
         The bytes are there now: whatever goes wrong from here on, no other batch may be given their offsets.
         """
-        segments, bases, _, start_offset, end_offset, undecided, ended, epochs, cuts, cut_to = self.view
+        segments, _, _, _, end_offset, undecided, ended, epochs, _, _ = self.view
         active = segments[-1]
         new_epoch = has_producers = False
         try:
@@ -270,26 +277,57 @@ class AppendableLog(LogState):
                 if ended:
                     producers.committed_up_to(self.high_watermark)
                 undecided, ended = producers.undecided, producers.ended
-            self.files.changed = True
-            producers.end_offset = end_offset
-            self.view = _new_tuple(
-                View,
-                (
-                    segments,
-                    bases,
-                    active.size,
-                    start_offset,
-                    end_offset,
-                    undecided,
-                    ended,
-                    epochs,
-                    cuts,
-                    cut_to,
-                ),
-            )
+            self._grow(end_offset, undecided, ended, epochs)
         except BaseException as error:
             raise self._lost_track(error) from error
         return new_epoch
+
+    def _grow(self, end_offset: int, undecided: int, ended: tuple[EndedTransaction, ...], epochs: LeaderEpochs) -> None:
+        """Let everyone see what was taken in at the end of the active segment."""
+        segments, bases, _, start_offset, _, _, _, _, cuts, cut_to = self.view
+        self.files.changed = True
+        self.producers.end_offset = end_offset
+        self.view = _new_tuple(
+            View,
+            (segments, bases, segments[-1].size, start_offset, end_offset, undecided, ended, epochs, cuts, cut_to),
+        )
+
+    @by_writer
+    def append_plain(self, batches: Sequence[memoryview], newest_ms: Sequence[int], leader_epoch: int) -> int | None:
+        """As `append_together`, of what most small clients send: see `newest_without_producers`, which gives the times.
+
+        Nothing has to be known of each but its size and its time, so nothing else is made of it. The offset of the
+        first, which the others follow one by one; None, having done nothing, where they need more than room behind the
+        log's end. Raises as `append` does.
+        """
+        try:
+            room = self.files.active.room(self._clock.now_ms(), self.config)
+        except DiskError:
+            return None  # each is told so for itself
+        first, sizes = self.view.end_offset, list(map(len, batches))
+        end_offset = first + len(sizes)
+        if (
+            len(sizes) > room.batches
+            or sum(sizes) > room.nbytes
+            or end_offset - 1 > room.last_offset
+            or max(newest_ms) > room.timestamp_ms
+        ):
+            return None
+        for offset, data, size in zip(range(first, end_offset), batches, sizes):
+            pack_place(data, 0, offset, size - PREFIX_BYTES, leader_epoch)
+        self._write_parts(batches, first, leader_epoch, end_offset)
+        try:
+            _, _, _, _, _, undecided, ended, epochs, _, _ = self.view
+            if leader_epoch != epochs.latest and leader_epoch >= 0:
+                epochs = epochs.copy()
+                epochs.assign(leader_epoch, first)
+            note, interval_bytes = self.files.active.note, self.config.index_interval_bytes
+            for offset, size, timestamp_ms in zip(range(first, end_offset), sizes, newest_ms):
+                note(size, offset, timestamp_ms, interval_bytes)
+            self._grow(end_offset, undecided, ended, epochs)
+        except BaseException as error:  # as in `_note`: the bytes are there
+            raise self._lost_track(error) from error
+        return first
 
     @by_writer
     def append_replica(self, records: Buffer) -> Appended:

@@ -15,7 +15,6 @@ from headrace.runtime import DiskError
 
 if TYPE_CHECKING:
     from headrace.log.reading import Slice
-    from headrace.log.runs import AppendedBatch
     from headrace.log.view import Mark, View
 
 _SPAN = struct.Struct(">q15xi")
@@ -78,20 +77,22 @@ def step_fault(before: View, after: View) -> str | None:
     return None
 
 
-def append_fault(view: View, first: AppendedBatch, end_offset: int, active_bytes: int, known_end: int) -> str | None:
+def append_fault(
+    view: View, base_offset: int, leader_epoch: int, end_offset: int, active_bytes: int, known_end: int
+) -> str | None:
     """What is wrong with batches as those that follow a view, whose active segment has so many bytes, and whose
-    producers are known up to `known_end`: the first of them, and where they end. That they follow one another is seen
-    to where they are put together."""
+    producers are known up to `known_end`: where and in which epoch they begin, and where they end. That they follow one
+    another is seen to where they are put together."""
     if active_bytes != view.size:
         return f"{active_bytes} bytes are noted, but readers are told of {view.size}"
     if known_end != view.end_offset:
         return f"producers are known up to {known_end}, but readers are told of {view.end_offset}"
-    if first.base_offset < view.end_offset:
-        return f"a batch has offset {first.base_offset}, but the log ends at {view.end_offset}"
-    if 0 <= first.leader_epoch < view.epochs.latest:
-        return f"a batch is of leader epoch {first.leader_epoch}, but the log has {view.epochs.latest} already"
-    if end_offset <= first.base_offset:
-        return f"a batch from {first.base_offset} on ends at {end_offset}"
+    if base_offset < view.end_offset:
+        return f"a batch has offset {base_offset}, but the log ends at {view.end_offset}"
+    if 0 <= leader_epoch < view.epochs.latest:
+        return f"a batch is of leader epoch {leader_epoch}, but the log has {view.epochs.latest} already"
+    if end_offset <= base_offset:
+        return f"a batch from {base_offset} on ends at {end_offset}"
     return None
 
 

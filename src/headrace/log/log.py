@@ -174,11 +174,12 @@ class Log(AppendableLog):
             raise OffsetOutOfRangeError(
                 f"{self.partition}: offset {offset} is not between {view.start_offset} and {end_offset}"
             )
-        limit = min(limit, end_offset)
+        if limit > end_offset:
+            limit = end_offset
         if offset >= limit:
             return reading.nothing(view, offset)
         try:
-            return reading.locate(view, offset, max_bytes, limit, at_least_one=at_least_one, nowait=nowait)
+            return reading.locate(view, offset, max_bytes, limit, at_least_one, nowait)
         except BrokenInvariantError as error:
             if self.view.cuts != view.cuts:
                 return reading.nothing(view, offset)  # what was cut off meanwhile may be overwritten: ask again

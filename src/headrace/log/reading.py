@@ -42,15 +42,20 @@ class TimeAndOffset(NamedTuple):
     leader_epoch: int = -1
 
 
-def locate(view: View, offset: int, max_bytes: int, limit: int, *, at_least_one: bool, nowait: bool) -> Slice:
+def locate(view: View, offset: int, max_bytes: int, limit: int, at_least_one: bool, nowait: bool) -> Slice:
     """See `Log.locate`; `offset` < `limit` ≤ the view's end."""
     segments, bases = view.segments, view.bases
     last = len(segments) - 1
-    for place in range(last if offset >= bases[last] else place_of(bases, offset), last + 1):
+    place = last if offset >= bases[last] else place_of(bases, offset)
+    while place <= last:
         segment = segments[place]
-        end, end_offset = (view.size, view.end_offset) if place == last else (segment.size, bases[place + 1])
+        if place == last:
+            end, end_offset = view.size, view.end_offset
+        else:
+            end, end_offset = segment.size, bases[place + 1]
         found = segment.translate(offset, end, nowait=nowait)
         if found is None:
+            place += 1
             continue  # compaction took the rest of this segment
         position, first_size = found
         if limit < end_offset:
@@ -62,8 +67,10 @@ def locate(view: View, offset: int, max_bytes: int, limit: int, *, at_least_one:
         length = end - position
         if length < 0:
             raise _outside(segment, offset, position, end, end)
+        if at_least_one and first_size > max_bytes:
+            max_bytes = first_size
         if length > max_bytes:
-            length = min(length, max(max_bytes, first_size)) if at_least_one else max_bytes
+            length = max_bytes
         return _new_tuple(Slice, (segment.file, position, length, offset, view, place))
     return nothing(view, offset)
 

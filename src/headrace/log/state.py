@@ -21,6 +21,9 @@ from headrace.topics import TopicPartition
 logger = logging.getLogger("headrace.log")
 
 
+_new_tuple = tuple.__new__
+
+
 class Offsets(NamedTuple):
     start: int
     last_stable: int
@@ -149,10 +152,13 @@ class LogState:
         """What readers are told, all of one moment."""
         mark = self.watermark
         view = self.view
-        high_watermark = view.valid(mark)
-        if high_watermark <= view.undecided and not view.ended:
-            return Offsets(view.start_offset, high_watermark, high_watermark)
-        return Offsets(view.start_offset, view.stable_at(high_watermark), high_watermark)
+        start_offset = view.start_offset
+        high_watermark, cuts = mark
+        if cuts != view.cuts or high_watermark < start_offset:  # as in `high_watermark`
+            high_watermark = view.valid(mark)
+        is_stable = high_watermark <= view.undecided and not view.ended
+        stable = high_watermark if is_stable else view.stable_at(high_watermark)
+        return _new_tuple(Offsets, (start_offset, stable, high_watermark))
 
     @property
     def recovery_point(self) -> int:

@@ -11,7 +11,8 @@ has no bound on what a batch grows to; here it is RECORDS_MAX records, and `unpa
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
 
 from crc32c import crc32c
 
@@ -85,8 +86,12 @@ _LENGTH = struct.Struct(">i")
 _ERRORS_SHOWN_MAX = 3
 # A batch's header and what begins its first record: `plain_record` looks at both at once.
 _PLAIN = struct.Struct(HEADER.format + "6B")
+_unpack_plain = _PLAIN.unpack_from
+#: The header of a batch that is a `plain_record`, and what begins its record.
+PlainFields: TypeAlias = tuple[int, ...]
 _PLAIN_BYTES_MIN = HEADER_BYTES + 1 + MIN_BODY_BYTES
 _HEADER_FIELDS = len(BatchHeader._fields)
+_NEWEST, _PRODUCER = BatchHeader._fields.index("max_timestamp"), BatchHeader._fields.index("producer_id")
 _new_tuple = tuple.__new__
 _CLIENT = Origin.CLIENT
 
@@ -190,6 +195,28 @@ def validate(
 
 
 def plain_record(view: memoryview, config: LogConfig, now_ms: int) -> Checked | None:
+    """As `plain_fields`, as what `validate` says of such a batch."""
+    fields = plain_fields(view, config, now_ms)
+    return None if fields is None else plain_checked(view, fields)
+
+
+def plain_checked(view: memoryview, fields: PlainFields) -> Checked:
+    """What `validate` would say of a batch of which `plain_fields` has said these."""
+    header = _new_tuple(BatchHeader, fields[:_HEADER_FIELDS])
+    return _new_tuple(Checked, (view, header, fields[_NEWEST], _NO_TIMESTAMP))
+
+
+def newest_without_producers(found: Sequence[PlainFields | None]) -> list[int] | None:
+    """The timestamps of plain records, if all are that, and none of them has a producer's id."""
+    newest = []
+    for fields in found:
+        if fields is None or fields[_PRODUCER] >= 0:
+            return None
+        newest.append(fields[_NEWEST])
+    return newest
+
+
+def plain_fields(view: memoryview, config: LogConfig, now_ms: int) -> PlainFields | None:
     """What small clients send, in one look: a batch of one record with nothing wrong about it, and nothing special.
 
     All that `validate` checks of any batch of a client is known of it then, where `config.takes_as_is`; of one that is
@@ -198,7 +225,7 @@ def plain_record(view: memoryview, config: LogConfig, now_ms: int) -> Checked | 
     size = len(view)
     if not _PLAIN_BYTES_MIN <= size <= config.max_message_bytes:
         return None
-    fields = _PLAIN.unpack_from(view)
+    fields = _unpack_plain(view)
     (
         base_offset, length, _, magic, crc, attributes, last_delta, base_ms, newest_ms, producer, _, sequence, count,
         record_bytes, second, third, fourth, fifth, sixth,
@@ -249,7 +276,7 @@ def plain_record(view: memoryview, config: LogConfig, now_ms: int) -> Checked | 
             return None
     except (IndexError, MalformedFieldError):
         return None
-    return _new_tuple(Checked, (view, _new_tuple(BatchHeader, fields[:_HEADER_FIELDS]), newest_ms, _NO_TIMESTAMP))
+    return fields
 
 
 def _too_large(size: int, config: LogConfig, partition: TopicPartition) -> MessageTooLargeError:

@@ -43,6 +43,10 @@ _FETCH_ANSWER_END = bytes(3)
 # The kind of a request, its correlation id.
 _REQUEST_BEGIN = struct.Struct(">Ii")
 _unpack_request_begin = _REQUEST_BEGIN.unpack_from
+LENGTH_BYTES: Final = 4  # of a request, before it
+_OFFSET = struct.Struct(">q")
+_unpack_offset = _OFFSET.unpack_from
+_FETCH_OFFSET_TO_END = _FETCH_PARTITION_BYTES - struct.calcsize(">Bii")
 _NO_TAGS = bytes(3)  # of partition, topic and request
 _PRODUCE_ANSWER_END = b"\x01" + bytes(8)
 _PRODUCE_ANSWER_BYTES = _PRODUCE_ANSWER_HEAD.size - 4 + _PRODUCE_ANSWER.size
@@ -135,10 +139,10 @@ class ProduceShape:
 
         The request has its length before it. None when it is anything else.
         """
-        kind, correlation_id = _unpack_request_begin(chunk, 4)
+        kind, correlation_id = _unpack_request_begin(chunk, LENGTH_BYTES)
         if kind != self._kind or not chunk.startswith(self._head, 12):
             return None
-        at = self._batch_at + 4
+        at = self._batch_at + LENGTH_BYTES
         size = chunk[at]
         at += 1
         if size >= _SHORT:
@@ -211,6 +215,72 @@ def read_small_fetch(frame: memoryview, position: int, version: int) -> SmallFet
         SmallFetch,
         (topic, wait_ms, bytes_min, bytes_max, isolation, index, leader_epoch, offset, partition_bytes_max),
     )
+
+
+class FetchShape:
+    """What small fetches of one client from one partition have in common: all but correlation id and offset.
+
+    Those that follow the first are compared with it, and not read again.
+    """
+
+    __slots__ = (
+        "_answer_bytes", "_answer_end", "_answer_middle", "_head", "_kind", "_nbytes", "_offset_at", "_pack_answer",
+        "_tail", "_tail_at",
+    )  # fmt: skip
+
+    def __init__(self, frame: memoryview, topic: bytes, index: int, *, tells_aborted: bool) -> None:
+        """Of a request of which `read_small_fetch` has read these; `tells_aborted` as in `small_fetch_answer`."""
+        head, self._tail = fetch_parts(frame)
+        self._kind, _ = _unpack_request_begin(frame)
+        self._head = head
+        # In a buffer, where a request has its length before it.
+        self._offset_at = LENGTH_BYTES + _REQUEST_BEGIN.size + len(head)
+        self._tail_at = self._offset_at + _OFFSET.size
+        self._nbytes = LENGTH_BYTES + len(frame)
+        # Of an answer: its length, the correlation id, what lies between that and the offsets, those, and what is
+        # before the records' length.
+        head_answer = _FETCH_ANSWER_HEAD.pack(0, 0, _ONE)
+        answer = _FETCH_ANSWER.pack(_ONE, index, 0, 0, 0, tells_aborted, -1)
+        self._answer_middle, self._answer_end = head_answer[8:] + topic + answer[:7], answer[31:]
+        self._answer_bytes = _FETCH_ANSWER_BYTES + len(topic)
+        self._pack_answer = struct.Struct(f">ii{len(self._answer_middle)}sqqq{len(self._answer_end)}s").pack
+
+    def read(self, chunk: bytearray, nbytes: int) -> tuple[int, int] | None:
+        """The correlation id and the offset of such a request, of that many bytes at the front of a buffer.
+
+        The request has its length before it. None when it is anything else.
+        """
+        if nbytes != self._nbytes:
+            return None
+        kind, correlation_id = _unpack_request_begin(chunk, LENGTH_BYTES)
+        if kind != self._kind or not chunk.startswith(self._head, 12):
+            return None
+        if not chunk.startswith(self._tail, self._tail_at):
+            return None
+        return correlation_id, _unpack_offset(chunk, self._offset_at)[0]
+
+    def answer(
+        self, correlation_id: int, high_watermark: int, stable: int, log_start: int, records: bytes | bytearray
+    ) -> bytes:
+        """As `small_fetch_answer`."""
+        size = len(records)
+        length = _varint(size + 1)
+        head = self._pack_answer(
+            self._answer_bytes + len(length) + size,
+            correlation_id,
+            self._answer_middle,
+            high_watermark,
+            stable,
+            log_start,
+            self._answer_end,
+        )
+        return b"".join((head, length, records, _FETCH_ANSWER_END))
+
+
+def fetch_parts(frame: memoryview) -> tuple[bytes, bytes]:
+    """Of a small fetch what lies between the correlation id and the offset, and what is behind that."""
+    offset_at = len(frame) - _FETCH_OFFSET_TO_END
+    return bytes(frame[_REQUEST_BEGIN.size : offset_at]), bytes(frame[offset_at + _OFFSET.size :])
 
 
 def small_fetch_answer(

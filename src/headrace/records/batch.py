@@ -43,6 +43,8 @@ _BYTES_TO_MAGIC = 17
 _MAX_SIZE = 2147483647
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
+#: Writes what begins a batch: base offset, length (without base offset and length) and leader epoch.
+pack_place = struct.Struct(">qii").pack_into
 _I64 = struct.Struct(">q")
 _I32 = struct.Struct(">i")
 _U32 = struct.Struct(">I")

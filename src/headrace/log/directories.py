@@ -528,7 +528,8 @@ class LogDirectories:
     def _close_logs(self, logs: Iterable[Log]) -> bool:
         try:
             for log in logs:
-                log.close()
+                # The directory that they are all in is synced with the checkpoints, before it is called clean.
+                log.close(with_parent=False)
         except (DiskError, KafkaStorageError) as error:
             logger.error("closing a log failed; its directory will be checked at the next start: %s", error)
             return False

@@ -253,8 +253,8 @@ def test_a_log_that_is_found_contradicting_itself_is_not_opened(monkeypatch: pyt
     filled(host).close()
     load = LogLoader.load
 
-    def wrong(self: LogLoader, **options: Any) -> Any:
-        return dataclasses.replace(load(self, **options), start_offset=9)
+    def wrong(self: LogLoader, names: list[str], **options: Any) -> Any:
+        return dataclasses.replace(load(self, names, **options), start_offset=9)
 
     with monkeypatch.context() as patched:
         patched.setattr(LogLoader, "load", wrong)

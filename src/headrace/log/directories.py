@@ -532,7 +532,8 @@ class LogDirectories:
         all_closed = True
         try:
             for log in logs:
-                log.close()
+                # The directory that they are all in is synced with the checkpoints, before it is called clean.
+                log.close(with_parent=False)
                 all_closed = all_closed and log.failure is None
         except (DiskError, KafkaStorageError) as error:
             logger.error("closing a log failed; its directory will be checked at the next start: %s", error)

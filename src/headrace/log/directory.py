@@ -108,10 +108,10 @@ class Directory:
             logger.warning("%s is damaged (%s): its offsets are found out from the logs", path, error)
             return {}
 
-    def find_stale(self, disk: Disk) -> None:
-        """Look for checkpoints' entries of which there is no log any more."""
-        for name in (*OFFSETS, checkpoints.CLEANER):
-            self.stale.update(self.read_checkpoint(disk, name))
+    def find_stale(self, disk: Disk, known: dict[str, dict[TopicPartition, int]]) -> None:
+        """Look for checkpoints' entries of which there is no log any more; `known` is what those of `OFFSETS` say."""
+        for entries in (*known.values(), self.read_checkpoint(disk, checkpoints.CLEANER)):
+            self.stale.update(entries)
         self.stale.difference_update(self.logs, self.unopened)
 
     def write_checkpoints(self, disk: Disk) -> None:

@@ -41,6 +41,7 @@ class Log(AppendableLog):
         config: LogConfig,
         *,
         topic_id: bytes | None = None,
+        id_is_read: bool = False,
         recovery_point: int = 0,
         start_offset: int = 0,
         clean: bool = False,
@@ -53,17 +54,23 @@ class Log(AppendableLog):
 
         `clean` says that the last process stopped in order; otherwise everything from the recovery point on is checked.
         With `each_synced` (see `LogLoader.load`) only a torn last batch is cut off, whatever the recovery point.
+        `id_is_read` says that `topic_id` is what the directory itself says.
         """
         disk = runtime.disk
         caches = caches or Caches(disk)
         if not disk.is_dir(directory):
             disk.makedirs(directory)
             clean = True
-        topic_id = partition_metadata.ensure(disk, directory, topic_id)
+            # There is nothing to look for.
+            names: list[str] = []
+            partition_metadata.write(disk, directory, topic_id)
+        else:
+            topic_id = topic_id if id_is_read else partition_metadata.ensure(disk, directory, topic_id)
+            names = disk.listdir(directory)
         loader = LogLoader(caches, directory, partition, config, runtime.clock.now_ms(), producer_expiration_ms)
         try:
             loaded = loader.load(
-                recovery_point=recovery_point, start_offset=start_offset, clean=clean, each_synced=each_synced
+                names, recovery_point=recovery_point, start_offset=start_offset, clean=clean, each_synced=each_synced
             )
         except CorruptBatchError as error:
             # Before the recovery point nothing is ever cut off: that was durable, so the disk has lost it since.
@@ -111,9 +118,10 @@ class Log(AppendableLog):
             self.files.epochs_synced = loaded.epochs
         self.last_sync_ms = runtime.clock.now_ms()
         report = loaded.report
-        self.files.changed = not report.clean or report.eventful or not loaded.found
-        self.files.directory_changed = self.files.changed or bool(report.removed)
-        self.files.never_synced = not report.clean or not loaded.found
+        self.files.never_synced = not report.clean or not loaded.found or loaded.is_bare
+        # Of a bare log nothing can be lost: a stop leaves it as it is, and its first sync comes with its first record.
+        self.files.changed = report.eventful or (self.files.never_synced and not loaded.is_bare)
+        self.files.directory_changed = self.files.never_synced or self.files.changed or bool(report.removed)
 
     # ---- producers and epochs --------------------------------------------------------------------------------------
 
@@ -373,13 +381,16 @@ class Log(AppendableLog):
 
     # ---- durability ----------------------------------------------------------------------------------------------
 
-    def sync(self) -> None:
-        """Make everything appended so far durable, then move the recovery point there. May run beside appends."""
+    def sync(self, *, with_parent: bool = True) -> None:
+        """Make everything appended so far durable, then move the recovery point there. May run beside appends.
+
+        Without the parent, the name of a new log's own directory is left to whoever syncs many of them.
+        """
         self._check_usable()
         view = self.view
         try:
             with self._failing(outlasts_shortage=True):
-                self.files.sync(view, self.recovery_point)
+                self.files.sync(view, self.recovery_point, with_parent=with_parent)
         except DiskError:
             # Nothing of it counts, and all of it is due at the next sync.
             self.files.directory_changed = True
@@ -401,16 +412,19 @@ class Log(AppendableLog):
         """Whether `flush.ms` is over for something that was appended."""
         return self.unsynced > 0 and now_ms - self.last_sync_ms >= self.config.flush_ms
 
-    def close(self) -> None:
-        """Write indexes and producer state, sync, let go of everything. Idempotent; a failed log is only let go of."""
+    def close(self, *, with_parent: bool = True) -> None:
+        """Write indexes and producer state, sync, let go of everything. Idempotent; a failed log is only let go of.
+
+        `with_parent` as for `sync`.
+        """
         if self.failure is None and self.files.changed:
             try:
                 self.active.write_indexes()
                 self.files.take_snapshot(self.producers)
                 self.files.directory_changed = True
-                self.sync()
+                # Ended, so that its indexes are synced with it.
                 self.active.active = False
-                self.active.sync()
+                self.sync(with_parent=with_parent)
                 self.files.changed = False
             except DiskError as error:
                 self._fail(error)

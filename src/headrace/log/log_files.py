@@ -177,7 +177,7 @@ class LogFiles:
 
     # ---- durability ----------------------------------------------------------------------------------------------
 
-    def sync(self, view: View, recovery_point: int) -> None:
+    def sync(self, view: View, recovery_point: int, *, with_parent: bool) -> None:
         """Make durable what the view has from the recovery point on, with all names and its epochs."""
         # The one before, too: it ended where the recovery point is when nothing was appended between a sync and a roll.
         first = max(view.place_of(recovery_point) - 1, 0)
@@ -195,7 +195,8 @@ class LogFiles:
             self.sync_directory()
         if self.never_synced:
             partition_metadata.sync(self.disk, self.directory)
-            self.disk.sync_dir(os.path.dirname(self.directory))
+            if with_parent:
+                self.disk.sync_dir(os.path.dirname(self.directory))
             self.never_synced = False
 
     def moved_to(self, directory: str) -> None:

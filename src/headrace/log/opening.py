@@ -103,6 +103,10 @@ class Opening:
         self._config_of = config_of
         self._fate_of = fate_of
         self._on_failure = on_failure
+        # A topic's is the same for all of its partitions, and takes longer to make out than a log to open.
+        self._configs: dict[str, LogConfig] = {}
+        # What the checkpoints of each directory say, by its path; read once, however many threads open its logs.
+        self._known: dict[str, dict[str, dict[TopicPartition, int]]] = {}
         #: Directories to be removed: of deleted topics, and copies of moves that did not come to their end.
         self.doomed: list[str] = []
 
@@ -114,11 +118,12 @@ class Opening:
             # From here on a crash is a crash, also one while opening.
             self._disk.remove(marker)
             self._disk.sync_dir(directory.path)
-        return list(partition_names(self._disk, directory.path))
+        names = list(partition_names(self._disk, directory.path))
+        self._known[directory.path] = {name: directory.read_checkpoint(self._disk, name) for name in OFFSETS}
+        return names
 
     def open_chunk(self, directory: Directory, names: list[Name]) -> None:
         """Open some of the logs of a directory. A DiskError is the directory's end."""
-        known = {name: directory.read_checkpoint(self._disk, name) for name in OFFSETS}
         for name, partition, state in names:
             if directory.offline is not None:
                 return
@@ -127,11 +132,9 @@ class Opening:
                 # A deletion is finished. A move is begun anew by whoever asked for it: its source is complete.
                 self.doomed.append(path)
             elif state is DirectoryKind.PRESENT:
-                self._take(directory, path, partition, known)
+                self._take(directory, path, partition)
 
-    def _take(
-        self, directory: Directory, path: str, partition: TopicPartition, known: dict[str, dict[TopicPartition, int]]
-    ) -> None:
+    def _take(self, directory: Directory, path: str, partition: TopicPartition) -> None:
         topic_id = topic_id_of(self._disk, partition, path)
         fate = self._fate_of(partition, topic_id)
         if fate is LogFate.SET_ASIDE and topic_id is None and self._is_empty(path):
@@ -150,23 +153,39 @@ class Opening:
             self.doomed.append(directory.rename(self._runtime, path, partition, DirectoryKind.DELETE))
             self._disk.sync_dir(directory.path)
         else:
+            known = self._known[directory.path]
             offsets = {name: entries[partition] for name, entries in known.items() if partition in entries}
-            self._open(directory, path, partition, offsets, clean=directory.clean)
+            self._open(directory, path, partition, topic_id, offsets, clean=directory.clean)
 
     def _is_empty(self, path: str) -> bool:
         return not any(
             self._disk.size(os.path.join(path, name)) for name in self._disk.listdir(path) if name.endswith(LOG)
         )
 
+    def _config(self, topic: str) -> LogConfig:
+        config = self._configs.get(topic)
+        if config is None:
+            config = self._configs[topic] = self._config_of(topic)
+        return config
+
     def _open(
-        self, directory: Directory, path: str, partition: TopicPartition, offsets: dict[str, int], *, clean: bool
+        self,
+        directory: Directory,
+        path: str,
+        partition: TopicPartition,
+        topic_id: bytes | None,
+        offsets: dict[str, int],
+        *,
+        clean: bool,
     ) -> None:
         try:
             log = Log.open(
                 self._runtime,
                 path,
                 partition,
-                self._config_of(partition.topic),
+                self._config(partition.topic),
+                topic_id=topic_id,
+                id_is_read=True,
                 recovery_point=offsets.get(checkpoints.RECOVERY_POINT, 0),
                 start_offset=offsets.get(checkpoints.LOG_START, 0),
                 clean=clean,
@@ -204,7 +223,7 @@ class Opening:
             _each(directories, lambda directory: self._bring_back(directory, directories), go_offline)
 
     def _note_stale(self, directory: Directory) -> None:
-        directory.find_stale(self._disk)
+        directory.find_stale(self._disk, self._known[directory.path])
 
     def _settle_twins(self, directories: list[Directory], go_offline: Callable[[Directory, DiskError], None]) -> None:
         """A crash at the end of a move, or a directory that was away, leaves a partition in two: one is set aside."""
@@ -240,7 +259,7 @@ class Opening:
             self._disk.rename(found.path, directory.home(partition))
             self._disk.sync_dir(directory.path)
             logger.warning("%s was set aside as %s, and is in use again", partition, os.path.basename(found.path))
-            self._open(directory, directory.home(partition), partition, {}, clean=False)
+            self._open(directory, directory.home(partition), partition, found.topic_id, {}, clean=False)
 
 
 def _standing(log: Log) -> tuple[bool, int, int, int]:

@@ -62,8 +62,7 @@ def ensure(disk: Disk, directory: str, topic_id: bytes | None) -> bytes | None:
     except DamagedCheckpointError:
         found = None
     if found is None:
-        if topic_id is not None:
-            _write(disk, os.path.join(directory, FILE_NAME), encode(topic_id))
+        write(disk, directory, topic_id)
         return topic_id
     if topic_id is not None and found != topic_id:
         raise InconsistentTopicIdError(
@@ -73,12 +72,15 @@ def ensure(disk: Disk, directory: str, topic_id: bytes | None) -> bytes | None:
     return found
 
 
-def _write(disk: Disk, path: str, data: bytes) -> None:
-    file = disk.open(path, create=True)
+def write(disk: Disk, directory: str, topic_id: bytes | None) -> None:
+    """Put the id there, if it is known, whatever was there before. Not synced, see `ensure`."""
+    if topic_id is None:
+        return
+    file = disk.open(os.path.join(directory, FILE_NAME), create=True)
     try:
         if file.size():
             file.truncate(0)
-        file.append([data])
+        file.append([encode(topic_id)])
     finally:
         file.close()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 
-from headrace.log import leader_epochs, snapshots
+from headrace.log import leader_epochs, partition_metadata, snapshots
 from headrace.log.checkpoints import DamagedCheckpointError
 from headrace.log.config import LogConfig
 from headrace.log.leader_epochs import LeaderEpochs
@@ -33,6 +33,8 @@ from headrace.topics import TopicPartition
 
 _DIGITS = 20
 _INCOMPLETE = "the last batch is incomplete"
+_AS_MADE = frozenset((partition_metadata.FILE_NAME, file_name(0, LOG)))
+"""The files of a log that was made, and nothing more."""
 
 
 @dataclass(slots=True)
@@ -81,6 +83,8 @@ class Loaded:
     report: RecoveryReport
     found: bool
     """There was a log before; otherwise it was made."""
+    is_bare: bool
+    """It is as logs are made: without a record, and without a file that tells of any."""
 
 
 class LogLoader:
@@ -108,11 +112,16 @@ class LogLoader:
         self._epochs_changed = False
         self._report = RecoveryReport(clean=True)
         self._found = True
+        self._is_bare = False
         self._synced_to = 0
         self._each_synced = False
 
-    def load(self, *, recovery_point: int, start_offset: int, clean: bool, each_synced: bool = False) -> Loaded:
-        """Nothing below the recovery point is cut off; CorruptBatchError says that something there is damaged.
+    def load(
+        self, names: list[str], *, recovery_point: int, start_offset: int, clean: bool, each_synced: bool = False
+    ) -> Loaded:
+        """`names` are those of the directory's files.
+
+        Nothing below the recovery point is cut off; CorruptBatchError says that something there is damaged.
 
         `each_synced` says that every batch was synced before the next was appended: then only the last can be torn,
         and all of them are checked.
@@ -120,15 +129,20 @@ class LogLoader:
         self._report.clean = clean
         self._synced_to = recovery_point
         self._each_synced = each_synced
-        names = self._finish_interrupted(self._disk.listdir(self._directory))
+        names = self._finish_interrupted(names)
         self._open_segments(names)
         self._read_epochs(names)
         if not self._segments:
             self._found = False
+            self._is_bare = start_offset == 0 and _AS_MADE.issuperset(names)
             self._segments.append(Segment.create(self._caches, self._directory, start_offset, self._now_ms))
             return self._loaded(start_offset, start_offset)
-        end = self._find_end() if clean else None
-        if end is None:
+        self._is_bare = not self._segments[-1].size and _AS_MADE.issuperset(names)
+        end: int | None
+        if self._is_bare:
+            end = 0
+            self._segments[0].start_empty()
+        elif (end := self._find_end() if clean else None) is None:
             # A clean stop leaves whole batches only; what does not end with one was not left by a clean stop.
             all_of_it = each_synced or (clean and recovery_point >= self._segments[-1].base_offset)
             end = self._recover(0 if all_of_it else recovery_point)
@@ -162,6 +176,7 @@ class LogLoader:
             self._snapshots,
             self._report,
             self._found,
+            self._is_bare and end == 0,
         )
 
     # ---- what the directory holds --------------------------------------------------------------------------------

@@ -65,7 +65,7 @@ def pytest_configure() -> None:
 def pytest_collection() -> Generator[None, object, object]:
     """Collect no garbage while modules are imported, nor look at those again afterwards: that takes half of the time.
 
-    They and the tests are a million objects, which every full collection of every test would step through.
+    They and the tests are 700,000 objects, which every full collection of every test would step through.
     """
     gc.disable()
     try:

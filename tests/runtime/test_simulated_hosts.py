@@ -368,6 +368,31 @@ def test_clean_up_code_of_a_killed_host_reaches_nobody():
     run_twice(main, 1)
 
 
+def test_an_asynchronous_generator_of_a_killed_host_ends_with_it():
+    async def main(simulation):
+        host = simulation.host("a")
+
+        @contextlib.asynccontextmanager
+        async def entered_slowly():
+            await asyncio.sleep(10)
+            yield
+
+        async def enter() -> None:
+            async with entered_slowly():
+                await asyncio.sleep(10)
+
+        for wait_s in (5, 15):
+            begun = host.start(enter())
+            await asyncio.sleep(wait_s)
+            host.kill()
+            with contextlib.suppress(HostDiedError):
+                await begun
+            host.restart()
+            await asyncio.sleep(1)
+
+    run_simulation(main, seed=1)
+
+
 def test_a_host_dies_at_the_chosen_disk_operation_and_restarts_on_what_is_left():
     async def main(simulation):
         host = simulation.host("a")

@@ -350,6 +350,12 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             except (Exception, SimulatedCrash) as error:  # noqa: BLE001 - a dead host's clean-up fails as it likes
                 self.trace.record("abandoned", type(error).__name__)
 
+    def _asyncgen_finalizer_hook(self, agen: Any) -> None:
+        # One that waits for something is garbage only when its task was abandoned in the middle of it. asyncio would
+        # have it closed by a new task, and that is refused: it still counts as running.
+        if not agen.ag_running:
+            super()._asyncgen_finalizer_hook(agen)  # type: ignore[misc]  # BaseEventLoop's
+
     def describe_tasks(self) -> str:
         """Every unfinished task and the line where it waits."""
         return "\n".join(f"  {task.get_name()}: {_where(task)}" for task in self.tasks()) or "  (no unfinished task)"

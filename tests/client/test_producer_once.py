@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from headrace.client.consumer.records import ConsumerRecord, ConsumerRecords
 from headrace.client.errors import ClientClosedError, DeliveryTimeoutError, FatalTransactionError, TransactionStateError
 from headrace.client.producer._one_record import OneRecord
 from headrace.client.producer._rows import Rows
-from headrace.client.transactions.exactly_once import ExactlyOnce
+from headrace.client.transactions.exactly_once import ExactlyOnce, _Batch
 from headrace.errors import ErrorCode, HeadraceError, InvalidRecordError, InvalidTopicError, RequestTimedOutError
 from headrace.protocol.messages.end_txn import EndTxnResponse
 from headrace.protocol.messages.produce import ProduceResponse
+from headrace.records import TimestampType
 from headrace.records.cpython import COUNTS_REFERENCES
 
 from .fake import CUT, CUT_BEFORE, SILENCE, FakeCluster, VirtualClock, World
@@ -425,3 +428,11 @@ def test_exactly_once_without_patience_passes_no_record_over(idle_timeout: float
             producer.world.send("t", record.value, partition=record.offset % PARTITIONS)
     assert cluster.offsets[IN.topic, IN.partition] == RECORDS
     check_once(cluster)
+
+
+def test_a_batch_that_an_interceptor_turned_around_begins_and_ends_where_it_was_read() -> None:
+    rows = [ConsumerRecord("in", 0, offset, 0, TimestampType.CREATE_TIME, None, b"") for offset in (7, 5, 6)]
+    producer = SimpleNamespace(_core=SimpleNamespace(transaction=SimpleNamespace(operation=None)))
+    batch = _Batch(producer, ConsumerRecords.of(rows))
+    assert batch.starts == {IN: 5}
+    assert {partition: one.offset for partition, one in batch.offsets.items()} == {IN: 8}

@@ -5,12 +5,16 @@ from __future__ import annotations
 import pytest
 from tests.parallel.making import PARTITION, committed, core, do, record, records
 
+from headrace.client.consumer.records import ConsumerRecords
 from headrace.parallel.core import ParallelCore
+from headrace.parallel.engine import Engine, EngineSettings
 from headrace.parallel.errors import HandlerStalledError, Reject, RetriesExhaustedError, UnreadableRecordError
 from headrace.parallel.finished import decode_finished
 from headrace.parallel.handling import Handling
+from headrace.parallel.member import Member
 from headrace.parallel.options import CoreSettings, Limits, Order, Pool, Retry, Window
 from headrace.parallel.retries import DUE_MS, ERROR, ORIGIN_OFFSET, NextPlace, diverted_headers, header
+from headrace.runtime.real import RealClock
 from headrace.topics import TopicPartition
 
 
@@ -445,3 +449,22 @@ def test_a_stalled_handler_is_named_with_its_record() -> None:
     record = ConsumerRecord("orders", 3, 17, -1, TimestampType.CREATE_TIME, b"customer-9", b"x")
     assert place_of(TopicPartition("orders", 3), 17, record) == "orders-3 at offset 17 (key customer-9)"
     assert place_of(TopicPartition("orders", 3), 17, None) == "orders-3 at offset 17"
+
+
+def test_what_an_interceptor_gives_in_another_order_is_committed_no_further_than_it_is_finished() -> None:
+    made = core()
+    made.assign(PARTITION, 0)
+    member = Member(made, RealClock(), "g", None, 1)
+    handling = Handling(lambda record: None, False, False)
+    engine = Engine(member, ["orders"], {"interceptor.classes": ["some"]}, EngineSettings(), None, handling)
+    engine._take_in(ConsumerRecords.of(reversed(records(0, 3))))
+    while (chunk := made.take(0.0)) is not None:
+        run = chunk.next_run()
+        assert run is not None
+        if run.entries[0].offset == 2:
+            run.done = 1
+            chunk.finished.append(run)
+            made.complete(chunk, 1.0)
+    found = committed(made)
+    assert found is not None
+    assert (found[0], decode_finished(*found)) == (0, [(2, 3)])

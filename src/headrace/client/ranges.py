@@ -33,7 +33,7 @@ from headrace.client.consumer.config import (
     ConsumerSettings,
 )
 from headrace.client.consumer.errors import ConsumerForkedError
-from headrace.client.consumer.records import ConsumerRecord, ConsumerRecords, PartitionColumns, make_records
+from headrace.client.consumer.records import BY_OFFSET, ConsumerRecord, ConsumerRecords, PartitionColumns, make_records
 from headrace.client.errors import ClientClosedError
 from headrace.client.forks import ignore_forks, watch_forks
 from headrace.config import ConfigError
@@ -284,11 +284,14 @@ class RangeReader:
             core.client.poll_for_news(max(0.0, min(deadline, due) - now()))
 
     def poll_records(self, timeout: float, records_max: int) -> list[ConsumerRecord]:
-        """Like `poll`, as records; keys and values are bytes. Interceptors see them, as a consumer's do."""
+        """Like `poll`, as records, each partition's in order; keys and values are bytes. Interceptors see them, as a
+        consumer's do."""
         pieces = self.poll(timeout, records_max)
         setup = self._setup
         if pieces and setup is not None and setup.interceptors:
-            return list(setup.on_consume(ConsumerRecords([(one.topic_partition, one) for one in pieces])))
+            left = list(setup.on_consume(ConsumerRecords([(one.topic_partition, one) for one in pieces])))
+            # They may give them in any order.
+            return sorted(left, key=BY_OFFSET)
         if len(pieces) == 1:
             return make_records(pieces[0])
         return [record for piece in pieces for record in make_records(piece)]

@@ -18,7 +18,7 @@ from headrace.client.consumer.errors import (
     RetriableCommitFailedError,
     WakeupError,
 )
-from headrace.client.consumer.records import ConsumerRecords
+from headrace.client.consumer.records import BY_OFFSET, ConsumerRecords
 from headrace.client.offsets import OffsetAndMetadata
 from headrace.errors import HeadraceError, KafkaError, RebalanceInProgressError, RetriableError
 from headrace.parallel.failures import PlannedTransaction
@@ -169,6 +169,10 @@ class Engine:
 
     def _take_in(self, records: ConsumerRecords) -> None:
         found = [(partition, records.records(partition)) for partition in records.partitions()]
+        if self._config.get("interceptor.classes"):
+            # They may give records in any order; what is finished is told by offsets that ascend.
+            for _, rows in found:
+                rows.sort(key=BY_OFFSET)
         following = records.next_offsets()
         now, now_ms = self._clock.monotonic(), self._clock.now_ms()
         with self.member.lock:

@@ -13,6 +13,7 @@ from tests.client.fake import VirtualClock
 from tests.records.legacy_messages import message, wrapper
 
 from headrace.client.consumer.errors import LogTruncationError, RecordDeserializationError
+from headrace.client.consumer.records import ConsumerRecord, ConsumerRecords
 from headrace.client.ranges import Loss, LostOffsetsError, RangeReader, pass_loss
 from headrace.errors import ErrorCode, OffsetOutOfRangeError, RequestTimedOutError, UnsupportedForMessageFormatError
 from headrace.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
@@ -246,6 +247,23 @@ def test_what_lies_behind_a_range_is_there_for_the_next_one_if_it_is_wanted_ahea
         reader.begin({T0: (25, 30)}, was_written=True, ahead=True)
         reader.ask()
         assert [record.offset for record in reader.poll_records(1.0, 10)] == list(range(25, 30))
+
+
+class Backwards:
+    """An interceptor that has an order of its own."""
+
+    def on_consume(self, records: ConsumerRecords) -> list[ConsumerRecord]:
+        return list(reversed(records))
+
+    def on_commit(self, offsets: Any) -> None: ...
+
+
+def test_records_come_in_order_whatever_order_interceptors_give_them() -> None:
+    cluster = FakeGroupCluster(VirtualClock(), 1, {"t": 1})
+    cluster.write("t", 0, 10)
+    with range_reader(cluster, interceptor_classes=[Backwards()]) as reader:
+        reader.begin({T0: (0, 10)}, was_written=True)
+        assert [record.offset for record in reader.poll_records(1.0, 10)] == list(range(10))
 
 
 def test_a_fetch_of_before_says_nothing_of_a_range_that_begins() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
+from operator import attrgetter
 from typing import Any, NamedTuple, cast, overload
 
 from headrace.client.consumer.errors import RecordDeserializationError
@@ -15,6 +16,7 @@ from headrace.records.columns import Headers, decode_headers
 from headrace.topics import TopicPartition
 
 _new_tuple = tuple.__new__
+BY_OFFSET = attrgetter("offset")
 
 
 class ConsumerRecord(NamedTuple):
@@ -204,7 +206,9 @@ class ConsumerRecords(Sequence[ConsumerRecord]):
             if isinstance(piece, PartitionColumns):
                 found[partition] = OffsetAndMetadata(piece.next_offset, "", _known(piece.next_epoch))
             elif piece:
-                found[partition] = OffsetAndMetadata(piece[-1].offset + 1, "", _known(piece[-1].leader_epoch))
+                # Not the last one: an interceptor may give them in another order.
+                last = max(piece, key=BY_OFFSET)
+                found[partition] = OffsetAndMetadata(last.offset + 1, "", _known(last.leader_epoch))
         return found
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -117,7 +117,8 @@ class _Batch:
     def __init__(self, producer: Any, records: ConsumerRecords) -> None:
         self.producer = producer
         self.records = records
-        self.starts = {partition: found[0].offset for partition, found in records.items()}
+        # Interceptors may give records in any order.
+        self.starts = {partition: min(record.offset for record in found) for partition, found in records.items()}
         self.offsets = records.next_offsets()
         self.is_begun = False
         self.is_asked = False

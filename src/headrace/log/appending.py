@@ -285,12 +285,24 @@ class AppendableLog(LogState):
 
     def _grow(self, end_offset: int, undecided: int, ended: tuple[EndedTransaction, ...], epochs: LeaderEpochs) -> None:
         """Let everyone see what was taken in at the end of the active segment."""
-        segments, bases, _, start_offset, _, _, _, _, cuts, cut_to = self.view
+        view = self.view
+        segments = view.segments
         self.files.changed = True
         self.producers.end_offset = end_offset
         self.view = _new_tuple(
             View,
-            (segments, bases, segments[-1].size, start_offset, end_offset, undecided, ended, epochs, cuts, cut_to),
+            (
+                segments,
+                view.bases,
+                segments[-1].size,
+                view.start_offset,
+                end_offset,
+                undecided,
+                ended,
+                epochs,
+                view.cuts,
+                view.cut_to,
+            ),
         )
 
     @by_writer

@@ -259,6 +259,35 @@ def in_one_turn(listener, clients, servers):
     listener._ready._read_all()
 
 
+@pytest.mark.parametrize(("size", "reads"), [(500, 1), (2_048, 3), (100_000, 1)])
+def test_one_that_fills_its_buffer_is_read_again_in_its_turn_where_that_is_worth_it(size, reads):
+    class Small(BufferedRecorder):
+        counts = ()
+
+        def get_buffer(self, sizehint):
+            self.room = bytearray(size)
+            return memoryview(self.room)
+
+        def buffer_updated(self, count):
+            self.counts = (*self.counts, count)
+            self.received += self.room[:count]
+
+    async def main():
+        made = await connected(1, Small)
+        listener, (client,), (server,) = made
+        sent = bytes(range(200)) * 40
+        client.transport.write(sent)
+        waiting = select.poll()
+        waiting.register(server.transport.get_extra_info("socket").fileno(), select.POLLIN)
+        assert waiting.poll(60_000)
+        listener._ready._read_all()
+        assert len(server.counts) == reads
+        await becomes(lambda: server.received == sent, "the rest, in later turns")
+        await end(*made)
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("count", [1, 2, 6, 70])
 def test_answers_of_one_turn_are_sent_whatever_else_happens_in_it(count):
     class Answering(BufferedRecorder):

@@ -252,8 +252,9 @@ class AppendableLog(LogState):
 
         The bytes are there now: whatever goes wrong from here on, no other batch may be given their offsets.
         """
-        segments, _, _, _, end_offset, undecided, ended, epochs, _, _ = self.view
-        active = segments[-1]
+        view = self.view
+        active, end_offset, epochs = view.segments[-1], view.end_offset, view.epochs
+        undecided, ended = view.undecided, view.ended
         new_epoch = has_producers = False
         try:
             producers = self.producers
@@ -284,12 +285,24 @@ class AppendableLog(LogState):
 
     def _grow(self, end_offset: int, undecided: int, ended: tuple[EndedTransaction, ...], epochs: LeaderEpochs) -> None:
         """Let everyone see what was taken in at the end of the active segment."""
-        segments, bases, _, start_offset, _, _, _, _, cuts, cut_to = self.view
+        view = self.view
+        segments = view.segments
         self.files.changed = True
         self.producers.end_offset = end_offset
         self.view = _new_tuple(
             View,
-            (segments, bases, segments[-1].size, start_offset, end_offset, undecided, ended, epochs, cuts, cut_to),
+            (
+                segments,
+                view.bases,
+                segments[-1].size,
+                view.start_offset,
+                end_offset,
+                undecided,
+                ended,
+                epochs,
+                view.cuts,
+                view.cut_to,
+            ),
         )
 
     @by_writer
@@ -317,14 +330,15 @@ class AppendableLog(LogState):
             pack_place(data, 0, offset, size - PREFIX_BYTES, leader_epoch)
         self._write_parts(batches, first, leader_epoch, end_offset)
         try:
-            _, _, _, _, _, undecided, ended, epochs, _, _ = self.view
+            view = self.view
+            epochs = view.epochs
             if leader_epoch != epochs.latest and leader_epoch >= 0:
                 epochs = epochs.copy()
                 epochs.assign(leader_epoch, first)
             note, interval_bytes = self.files.active.note, self.config.index_interval_bytes
             for offset, size, timestamp_ms in zip(range(first, end_offset), sizes, newest_ms):
                 note(size, offset, timestamp_ms, interval_bytes)
-            self._grow(end_offset, undecided, ended, epochs)
+            self._grow(end_offset, view.undecided, view.ended, epochs)
         except BaseException as error:  # as in `_note`: the bytes are there
             raise self._lost_track(error) from error
         return first

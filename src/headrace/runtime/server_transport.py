@@ -24,6 +24,9 @@ _READ_PER_TURN = 256
 _READ_TURN_S = 0.02
 # How often one of them is read in its turn, as long as it fills its buffer: a request is to arrive in one or two turns.
 _READS_MAX = 3
+# What is shorter has come whole, nearly always: whether it fills the buffer is not looked at. If it does, and there is
+# more, the next turn finds it.
+_LONG_READ_BYTES = 1024
 # From how many on it is looked how long they take, and after how many of them.
 _CROWD = 16
 _LOOKED_EVERY = 16
@@ -185,12 +188,13 @@ class ServerTransport(asyncio.Transport):
     def _read(self) -> None:
         """Read what has come, again as long as it fills the buffer, so that there may be more."""
         protocol = self._protocol
-        for _ in range(_READS_MAX):
+        reads = 0
+        while True:
             try:
                 buffer = protocol.get_buffer(-1)
                 count = self._recv_into(buffer)
-                size = buffer.nbytes if type(buffer) is memoryview else memoryview(buffer).nbytes
-                if not count and not size:
+                size = memoryview(buffer).nbytes if count >= _LONG_READ_BYTES or not count else -1
+                if not size:
                     raise RuntimeError("get_buffer() returned an empty buffer")
             except (BlockingIOError, InterruptedError):
                 return
@@ -208,7 +212,8 @@ class ServerTransport(asyncio.Transport):
                 raise
             except BaseException as error:  # noqa: BLE001 - as above
                 self._fail(error, "buffer_updated() failed")
-            if count != size or self._paused or self._closing:
+            reads += 1
+            if count != size or self._paused or self._closing or reads == _READS_MAX:
                 return
 
     def _ended(self) -> None:

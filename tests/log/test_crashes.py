@@ -12,6 +12,7 @@ from headrace.runtime import DiskError
 from headrace.runtime.simulated import DiskFault, Host
 
 from .crashes import run_seed, stored
+from .follower_crashes import run_follower_seed
 from .making import NOW_MS, batch, make_host, open_log
 
 CONFIG = LogConfig(segment_bytes=1000, index_interval_bytes=100)
@@ -22,6 +23,19 @@ CONFIG = LogConfig(segment_bytes=1000, index_interval_bytes=100)
 def test_after_a_power_loss_the_log_is_a_prefix_with_everything_promised(block: int) -> None:
     for seed in range(block * 10, block * 10 + 10):
         run_seed(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(6))
+def test_after_a_power_loss_a_followers_log_is_a_prefix_of_one_that_it_was_sent(block: int) -> None:
+    for seed in range(block * 10, block * 10 + 10):
+        run_follower_seed(seed)
+
+
+@pytest.mark.parametrize("seed", [67, 164, 604, 623])
+def test_after_a_power_loss_a_followers_log_knows_no_epoch_or_producer_of_what_was_cut_off(seed: int) -> None:
+    """Seeds that have failed: an epoch in the middle of a batch, and a transaction that nobody would have ended."""
+    run_follower_seed(seed)
 
 
 def work(log: Log) -> int:

@@ -324,3 +324,39 @@ def test_an_epoch_that_began_elsewhere_before_a_log_was_begun_anew_does_not_come
     log.append_replica(copies(4, 8, 2))
     again = open_log(host, recovery_point=4)
     assert again.epochs.entries == log.epochs.entries == [(2, 4)]
+
+
+def test_an_epoch_that_would_begin_in_the_middle_of_a_batch_does_not_come_back_with_a_crash() -> None:
+    host = make_host()
+    log = open_log(host)
+    log.append_replica(copies(0, 3, 1))
+    log.begin_epoch(2)  # at offset 3, and nothing is written in it
+    log.sync()
+    log.truncate_to(2)
+    large = batch(b"x", b"y", b"z")
+    assign(large, 2, 1)
+    log.append_replica(large)
+    again = open_log(host, recovery_point=2)
+    assert again.epochs.entries == log.epochs.entries == [(1, 0)]
+
+
+@pytest.mark.parametrize("is_begun", [False, True])
+def test_what_producers_did_before_a_log_was_begun_anew_does_not_come_back_with_a_crash(is_begun: bool) -> None:
+    """Of a transaction the end of which is not in the log: nobody would end it again."""
+    host = make_host()
+    log = open_log(host)
+    log.append(batch(b"x", producer=(7, 0, 0), transactional=True), leader_epoch=0)
+    log.close()  # and keep what is known of producers
+    snapshot = f"{DIRECTORY}/{1:020d}.snapshot"
+    assert host.disk.exists(snapshot)
+    for name in host.disk.listdir(DIRECTORY):
+        if name.startswith("00000000000000000000."):
+            host.disk.remove(f"{DIRECTORY}/{name}")
+    if is_begun:
+        host.disk.open(f"{DIRECTORY}/{5:020d}.log", create=True).close()
+    again = open_log(host)
+    assert again.producers.producers == {}
+    again.update_high_watermark(again.append(batch(b"y"), leader_epoch=0).last_offset + 1)
+    assert again.last_stable_offset == again.end_offset
+    again.close()
+    assert open_log(host, clean=True).producers.producers == {}

@@ -171,6 +171,30 @@ def test_a_log_that_went_out_of_service_alone_is_checked_at_the_next_start() -> 
     assert log.recovery.checked_batches == 4
 
 
+def test_a_second_cut_is_written_down_though_the_first_has_taken_back_more() -> None:
+    """What the file says counts after a crash, and not what the log knows of itself by now."""
+    host = make_host()
+    directories = opened(host, A)
+    log = directories.create(tp(0), CONFIG, TOPIC_ID)
+
+    def cut(offset: int) -> None:
+        if directories.begin_cut(log, offset):
+            directories.write_cut(log.partition)
+        log.truncate_to(offset)
+        directories.end_cut(log.partition)
+
+    fill(log)
+    cut(5)
+    fill(log)
+    log.sync()
+    directories.checkpoint()
+    cut(log.end_offset - 1)
+    assert log.recovery_point == 5  # it goes by the lowest of its cuts, whatever was synced since
+    cut(10)
+    written = read_offsets(host.disk, f"{A}/recovery-point-offset-checkpoint")
+    assert written[tp(0)] <= 10
+
+
 def test_a_directory_that_cannot_be_made_is_offline_and_all_is_an_error(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -167,7 +167,7 @@ Fault = Callable[[pytest.MonkeyPatch], None]
     [
         pytest.param(_sync_counts_what_came_meanwhile, 100, marks=pytest.mark.long),
         pytest.param(_sync_fails_at_a_removed_segment, 400, marks=pytest.mark.long),
-        pytest.param(_readers_use_the_size_of_now, 60, marks=pytest.mark.long),
+        pytest.param(_readers_use_the_size_of_now, 150, marks=pytest.mark.long),
         (_aborted_are_looked_up_in_the_log_of_now, 100),
         (_an_index_is_made_again_in_place, 60),
         (_readers_write_index_files, 60),

@@ -483,8 +483,9 @@ class LogDirectories:
 
         What is written in its place is not durable, and after a crash it would be taken for damage to what was.
         """
-        self._of(log.partition).cuts[log.partition] = offset
-        return log.recovery_point > offset
+        directory = self._of(log.partition)
+        directory.cuts[log.partition] = offset
+        return directory.written.get(log.partition, 0) > offset
 
     def write_cut(self, partition: TopicPartition) -> None:
         """Write down that nothing behind a cut is durable."""

@@ -62,6 +62,8 @@ class Directory:
     """Names without a log of which a checkpoint may still have an entry."""
     cuts: dict[TopicPartition, int] = field(default_factory=dict)
     """Logs that are about to be cut, and where: nothing from there on counts as durable any more."""
+    written: dict[TopicPartition, int] = field(default_factory=dict)
+    """The recovery points that are on disk, or may be: replaced as a whole."""
 
     @property
     def count(self) -> int:
@@ -110,6 +112,7 @@ class Directory:
 
     def find_stale(self, disk: Disk, known: dict[str, dict[TopicPartition, int]]) -> None:
         """Look for checkpoints' entries of which there is no log any more; `known` is what those of `OFFSETS` say."""
+        self.written = known[checkpoints.RECOVERY_POINT]
         for entries in (*known.values(), self.read_checkpoint(disk, checkpoints.CLEANER)):
             self.stale.update(entries)
         self.stale.difference_update(self.logs, self.unopened)
@@ -126,9 +129,16 @@ class Directory:
             offset = offset_of(log)
             if offset is not None:
                 known[partition] = offset
-        if name == checkpoints.RECOVERY_POINT:
-            self._heed_cuts(known)
-        checkpoints.write_offsets(disk, os.path.join(self.path, name), known | (extra or {}))
+        known |= extra or {}
+        path = os.path.join(self.path, name)
+        if name != checkpoints.RECOVERY_POINT:
+            checkpoints.write_offsets(disk, path, known)
+            return
+        # Before the cuts are looked at: one that begins after that finds here what is about to be written.
+        self.written = {partition: max(offset, self.written.get(partition, 0)) for partition, offset in known.items()}
+        self._heed_cuts(known)
+        checkpoints.write_offsets(disk, path, known)
+        self.written = known
 
     def _heed_cuts(self, recovery_points: dict[TopicPartition, int]) -> None:
         """Take back what was durable when it was looked at, and is cut off: cuts begin and end beside this.

@@ -102,9 +102,11 @@ class LogFiles:
 
     def start_over(self, first: Segment, directory: HeldDirectory) -> None:
         """Drop everything; the log is this empty segment, whose file has a temporary name."""
+        # For good, before the new segment can be there: it would be taken for one that they are about.
+        self.snapshots.drop_after(-1)
+        directory.sync()
         for segment in reversed(self.segments):
             segment.remove()
-        self.snapshots.drop_after(-1)
         first.rename("")
         self.set_segments([first])
         directory.sync()

@@ -19,9 +19,12 @@ from headrace.runtime import FileMissingError
 
 
 def load_snapshot(state: LogProducers, files: SnapshotFiles, not_after: int, log_start: int, now_ms: int) -> list[str]:
-    """Load the newest snapshot up to `not_after`; unusable ones are removed, and named in the answer."""
+    """Load the newest snapshot up to `not_after`; unusable ones are removed, and named in the answer.
+
+    None from before `log_start`, where the first segment begins: what came after it, ends of transactions say, is gone.
+    """
     damaged = []
-    for offset in [known for known in reversed(files.offsets) if known <= not_after]:
+    for offset in [known for known in reversed(files.offsets) if log_start <= known <= not_after]:
         try:
             producers = files.read(offset)
         except (DamagedSnapshotError, FileMissingError) as error:

@@ -135,6 +135,7 @@ class LogLoader:
         if not self._segments:
             self._found = False
             self._is_bare = start_offset == 0 and _AS_MADE.issuperset(names)
+            self._snapshots.drop_after(-1)
             self._segments.append(Segment.create(self._caches, self._directory, start_offset, self._now_ms))
             return self._loaded(start_offset, start_offset)
         self._is_bare = not self._segments[-1].size and _AS_MADE.issuperset(names)
@@ -326,11 +327,13 @@ class LogLoader:
     def _note_epoch(self, header: BatchHeader) -> None:
         epochs, epoch = self._epochs, header.leader_epoch
         known = epochs.epoch_for(header.base_offset)
-        if epoch in (known, leader_epochs.UNDEFINED):
+        if epoch == leader_epochs.UNDEFINED or known == epoch == epochs.epoch_for(header.last_offset):
             return
         if known > epoch:
             # The file is from before a cut. What was written there since is of a leader that never knew those epochs.
             epochs.truncate_above(epoch)
+        # None begins in the middle of a batch; those that began later are found with their own.
+        epochs.truncate_end(header.base_offset + 1)
         epochs.assign(epoch, header.base_offset)
         self._epochs_changed = True
 

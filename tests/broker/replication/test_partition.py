@@ -33,7 +33,7 @@ from headrace.errors import (
     OffsetNotAvailableError,
     RequestTimedOutError,
 )
-from headrace.log import Appended, Log, LogConfig
+from headrace.log import Appended, Log, LogConfig, checkpoints
 from headrace.log.invariants import BrokenInvariantError
 from headrace.protocol.messages.create_topics import CreatableTopic
 from headrace.protocol.messages.offset_for_leader_epoch import (
@@ -639,3 +639,27 @@ def test_the_first_batch_of_a_transaction_waits_for_a_move_and_is_written_then(m
         assert not partition.log.is_verifying(guard)
 
     simulated(test, {"log.dirs": "/data/one,/data/two"})
+
+
+def test_while_a_log_is_begun_anew_nothing_of_it_counts_as_durable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its segments go in any order: after a crash, what follows a gap would be damage to what was durable."""
+
+    async def test(broker: Broker, partition: Partition, neighbours: Neighbours) -> None:
+        partition._surroundings = broker.replication
+        partition.append(raw.batch([b"one"]))
+        await partition.sync()
+        await broker.replicas.change_directories(broker.directories.checkpoint)
+        partition.lead(follows(2))
+        written, start_at = [], Log.start_at
+
+        def begin_anew(log: Log, offset: int) -> None:
+            path = f"/data/one/{checkpoints.RECOVERY_POINT}"
+            written.append(checkpoints.read_offsets(broker.runtime.disk, path)[partition.key])
+            start_at(log, offset)
+
+        monkeypatch.setattr(Log, "start_at", begin_anew)
+        await copying.start_at(partition, partition.position(), 5)
+        assert written == [0]
+        assert partition.log.end_offset == 5
+
+    simulated(test)

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import Awaitable
 from dataclasses import replace
 from typing import cast
 
 import pytest
 from tests.broker import raw
-from tests.broker.sim import SimulatedBroker
+from tests.broker.replication.partition_worlds import (
+    OWN,
+    SECOND,
+    THIRD,
+    Neighbours,
+    append,
+    copy,
+    follows,
+    from_leader,
+    leads,
+    simulated,
+)
 from tests.log.making import PARTITION, open_log
 
 from headrace.broker.broker import Broker
@@ -18,11 +28,10 @@ from headrace.broker.dispatch import RequestContext
 from headrace.broker.handlers.offset_for_leader_epoch import offset_for_leader_epoch
 from headrace.broker.leadership import Leadership
 from headrace.broker.partition import Partition
-from headrace.broker.replicas import Replicas
 from headrace.broker.replication import copying
 from headrace.broker.replication.copying import StaleAnswerError
-from headrace.broker.replication.follower import Answer, Position
-from headrace.broker.replication.leader import LeaderState, Proposal, Term
+from headrace.broker.replication.follower import Answer
+from headrace.broker.replication.leader import Term
 from headrace.cluster.changes import ChangedPartition, Changes
 from headrace.cluster.image import PartitionImage
 from headrace.cluster.records import ConfigRecord, ResourceType
@@ -33,91 +42,16 @@ from headrace.errors import (
     OffsetNotAvailableError,
     RequestTimedOutError,
 )
-from headrace.log import Appended, Log, LogConfig, checkpoints
+from headrace.log import Appended, Log, LogConfig
 from headrace.log.invariants import BrokenInvariantError
-from headrace.protocol.messages.create_topics import CreatableTopic
 from headrace.protocol.messages.offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from headrace.records import assign
-from headrace.runtime import Buffer, DirectoryWriter, OverloadedError
+from headrace.runtime import DirectoryWriter
 from headrace.runtime.simulated import Simulation, run_simulation
-
-OWN = 1  # the id that a broker has without any setting
-SECOND, THIRD = 2, 3
-
-
-class Neighbours:
-    """Two other brokers, both active with the epoch 7, and a controller that does what it is told to."""
-
-    lag_time_max_ms = 1000.0
-
-    def __init__(self) -> None:
-        self.time_ms = 0.0
-        self.proposals: list[tuple[LeaderState, Proposal]] = []
-        self.dead: set[int] = set()
-
-    def now_ms(self) -> float:
-        return self.time_ms
-
-    def broker_epoch(self, node_id: int) -> int | None:
-        return 7
-
-    def is_alive(self, node_id: int) -> bool:
-        return node_id not in self.dead
-
-    def propose(self, partition: Partition, leader: LeaderState, proposal: Proposal) -> None:
-        self.proposals.append((leader, proposal))
-
-    def role_changed(self, partition: Partition) -> None:
-        pass
-
-    def cutting(self, partition: Partition, offset: int) -> AbstractAsyncContextManager[None]:
-        return nullcontext()
-
-
-Test = Callable[[Broker, Partition, Neighbours], Awaitable[None]]
-
-
-def simulated(test: Test, settings: Mapping[str, str] | None = None) -> None:
-    """Run it with a broker in a simulation, and one partition that the test gives other replicas."""
-
-    async def inside(broker: Broker) -> None:
-        await broker.metadata.create(CreatableTopic(name="t", num_partitions=1, replication_factor=1))
-        partition, neighbours = broker.partition("t", 0), Neighbours()
-        assert partition.leadership.leader_id == OWN
-        partition._surroundings = neighbours
-        await test(broker, partition, neighbours)
-
-    async def main(simulation: Simulation) -> None:
-        machine = SimulatedBroker(simulation, settings)
-        await machine.start()
-        assert machine.broker is not None
-        await machine.host.start(inside(machine.broker))
-        await machine.stop()
-
-    run_simulation(main, 1, time_max_s=600.0)
-
-
-def leads(epoch: int, isr: tuple[int, ...] = (OWN, SECOND, THIRD), partition_epoch: int = 10) -> Leadership:
-    return Leadership(OWN, epoch, [OWN, SECOND, THIRD], list(isr), partition_epoch)
-
-
-def follows(epoch: int, leader: int = SECOND, partition_epoch: int = 10) -> Leadership:
-    return Leadership(leader, epoch, [OWN, SECOND, THIRD], [OWN, SECOND, THIRD], partition_epoch)
-
-
-def append(partition: Partition, value: bytes, **more: object) -> asyncio.Future[Appended]:
-    return asyncio.ensure_future(cast(Awaitable[Appended], partition.append(raw.batch([value]), **more)))  # type: ignore[arg-type]
-
-
-def from_leader(value: bytes, offset: int, epoch: int) -> bytes:
-    batch = bytearray(raw.batch([value]))
-    assign(batch, offset, epoch)
-    return bytes(batch)
 
 
 def test_an_append_is_acknowledged_when_every_in_sync_replica_has_it() -> None:
@@ -293,14 +227,6 @@ def test_nothing_is_told_of_former_epochs_before_the_present_one_has_begun() -> 
     simulated(test)
 
 
-async def copy(partition: Partition, asked: Position, answer: Answer, records: Buffer) -> None:
-    """As a fetcher does, with one partition."""
-    copied = await copying.append(partition, asked, answer, records)
-    if copied.sync_due:
-        await partition.sync()
-    await copying.take_over(copied)
-
-
 def test_a_follower_appends_what_it_asked_for_and_nothing_else() -> None:
     async def test(broker: Broker, partition: Partition, neighbours: Neighbours) -> None:
         partition.lead(follows(2))
@@ -356,74 +282,6 @@ def test_an_answer_that_waited_for_the_disk_is_looked_at_again() -> None:
             await waiting
         await syncing
         assert partition.log.end_offset == 0
-
-    simulated(test)
-
-
-def test_what_a_leader_sent_waits_while_the_log_is_exchanged() -> None:
-    async def test(broker: Broker, partition: Partition, neighbours: Neighbours) -> None:
-        partition.lead(follows(2))
-        may_end = asyncio.Event()
-
-        async def work() -> None:
-            await may_end.wait()
-
-        exchange = asyncio.ensure_future(partition.turns.exchange(work))
-        await asyncio.sleep(0)
-        assert partition.is_following  # it goes on being fetched when that is over
-        asked, answer = partition.position(), Answer(high_watermark=1, log_start_offset=0)
-        waiting = asyncio.ensure_future(copy(partition, asked, answer, from_leader(b"one", 0, 1)))
-        await asyncio.sleep(0.1)
-        assert not waiting.done()
-        assert partition.log.end_offset == 0
-        may_end.set()
-        await exchange
-        await waiting
-        assert partition.log.end_offset == 1
-
-    simulated(test)
-
-
-def test_a_role_that_finds_no_room_at_the_writer_takes_effect_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test(broker: Broker, partition: Partition, neighbours: Neighbours) -> None:
-        syncing = partition.writer.sync((partition.log,))
-
-        def is_full(*arguments: object) -> None:
-            raise OverloadedError("too much waits")
-
-        with monkeypatch.context() as patch:
-            patch.setattr(partition.writer, "submit", is_full)
-            partition.lead(leads(1))
-        assert partition.state is None
-        await syncing
-        assert not partition.writer.busy
-        with pytest.raises(NotLeaderOrFollowerError):
-            partition.append(raw.batch([b"nobody would wait for the others"]))
-        await asyncio.sleep(1)
-        assert partition.state is not None
-        assert partition.log.end_offset == 0
-
-    simulated(test)
-
-
-def test_what_waits_for_an_exchange_is_not_acknowledged_before_the_role_that_waits_behind_it() -> None:
-    async def test(broker: Broker, partition: Partition, neighbours: Neighbours) -> None:
-        partition.lead(leads(1))
-        may_end = asyncio.Event()
-        exchange = asyncio.ensure_future(partition.turns.exchange(may_end.wait))  # type: ignore[arg-type]
-        await asyncio.sleep(0)
-        waiting = append(partition, b"one")
-        partition.lead(leads(2, partition_epoch=11))
-        may_end.set()
-        await exchange
-        with pytest.raises(NotLeaderOrFollowerError):
-            await waiting
-        assert partition.log.end_offset == 0
-        assert partition.state is not None
-        committed = append(partition, b"two")
-        for node_id in (SECOND, THIRD):
-            partition.fetched(node_id, 7, 1, 0)
-        assert (await committed).base_offset == 0
 
     simulated(test)
 
@@ -589,77 +447,3 @@ def test_after_a_crash_nothing_is_seen_before_it_is_as_durable_as_its_topic_want
         await writer.close()
 
     run_simulation(main, 1)
-
-
-def test_what_is_committed_while_the_log_is_moved_stays_so_in_the_copy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Followers fetch on meanwhile: what they say counts, also when the copy has taken over the watermark before."""
-
-    async def test(broker: Broker, partition: Partition, neighbours: Neighbours) -> None:
-        partition.lead(leads(1))
-        waiting = append(partition, b"one")
-        change = Replicas.change_directories
-
-        async def change_then_fetch(replicas: Replicas, what: Callable[..., object], *arguments: object) -> object:
-            result = await change(replicas, what, *arguments)
-            if what.__name__ == "_swap":
-                for node_id in (SECOND, THIRD):
-                    partition.fetched(node_id, 7, 1, 0)
-            return result
-
-        monkeypatch.setattr(Replicas, "change_directories", change_then_fetch)
-        await broker.replicas.move("t", 0, "/data/two")
-        assert (await waiting).base_offset == 0
-        await asyncio.gather(*broker.replicas._moving.values())
-        assert partition.log.directory.startswith("/data/two")
-        assert partition.high_watermark == 1
-
-    simulated(test, {"log.dirs": "/data/one,/data/two"})
-
-
-def test_the_first_batch_of_a_transaction_waits_for_a_move_and_is_written_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the coordinator said of it counts for the copy as well: nothing has begun or ended there since."""
-
-    async def test(broker: Broker, partition: Partition, neighbours: Neighbours) -> None:
-        guard = partition.log.start_verification(7, 0, 0)
-        change, waiting = Replicas.change_directories, []
-
-        def change_beside(replicas: Replicas, what: Callable[..., object], *arguments: object) -> object:
-            if what.__name__ == "_swap":
-                first = raw.batch([b"one"], producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
-                waiting.append(partition.append(first, verification=guard))
-            return change(replicas, what, *arguments)
-
-        monkeypatch.setattr(Replicas, "change_directories", change_beside)
-        await broker.replicas.move("t", 0, "/data/two")
-        await asyncio.gather(*broker.replicas._moving.values())
-        assert partition.log.directory.startswith("/data/two")
-        (appended,) = await asyncio.gather(*waiting)
-        assert appended.base_offset == 0
-        assert guard is not None
-        assert not partition.log.is_verifying(guard)
-
-    simulated(test, {"log.dirs": "/data/one,/data/two"})
-
-
-def test_while_a_log_is_begun_anew_nothing_of_it_counts_as_durable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its segments go in any order: after a crash, what follows a gap would be damage to what was durable."""
-
-    async def test(broker: Broker, partition: Partition, neighbours: Neighbours) -> None:
-        partition._surroundings = broker.replication
-        partition.append(raw.batch([b"one"]))
-        await partition.sync()
-        await broker.replicas.change_directories(broker.directories.checkpoint)
-        partition.lead(follows(2))
-        written, start_at = [], Log.start_at
-
-        def begin_anew(log: Log, offset: int) -> None:
-            path = f"/data/one/{checkpoints.RECOVERY_POINT}"
-            written.append(checkpoints.read_offsets(broker.runtime.disk, path)[partition.key])
-            start_at(log, offset)
-
-        monkeypatch.setattr(Log, "start_at", begin_anew)
-        await copying.start_at(partition, partition.position(), 5)
-        assert written == [0]
-        assert partition.log.end_offset == 5
-
-    simulated(test)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.parallel.making import PARTITION, committed, core, do, record, records
 
+from headrace.client.consumer.errors import RecordDeserializationError
 from headrace.client.consumer.records import ConsumerRecords
 from headrace.parallel.core import ParallelCore
 from headrace.parallel.engine import Engine, EngineSettings
@@ -13,7 +14,7 @@ from headrace.parallel.finished import decode_finished
 from headrace.parallel.handling import Handling
 from headrace.parallel.member import Member
 from headrace.parallel.options import CoreSettings, Limits, Order, Pool, Retry, Window
-from headrace.parallel.retries import DUE_MS, ERROR, ORIGIN_OFFSET, NextPlace, diverted_headers, header
+from headrace.parallel.retries import DUE_MS, ERROR, ORIGIN_OFFSET, NextPlace, damage_of, diverted_headers, header
 from headrace.runtime.real import RealClock
 from headrace.topics import TopicPartition
 
@@ -468,3 +469,42 @@ def test_what_an_interceptor_gives_in_another_order_is_committed_no_further_than
     found = committed(made)
     assert found is not None
     assert (found[0], decode_finished(*found)) == (0, [(2, 3)])
+
+
+def test_a_commit_has_the_epoch_of_what_lies_before_it_where_one_poll_brought_several() -> None:
+    made = core()
+    epochs = [0, 0, 1, 1, 3]
+    made.add(PARTITION, [record(n)._replace(leader_epoch=epoch) for n, epoch in enumerate(epochs)], 0.0, 0)
+    found = []
+    for now in range(5):
+        chunk = made.take(now)
+        assert chunk is not None
+        do(chunk)
+        made.complete(chunk, now + 1)
+        found += [(commit.offset, commit.leader_epoch) for commit in made.commits()]
+    # With a lower one, whoever takes over would hold the log for truncated, as that epoch ended before.
+    assert found == [(1, 0), (2, 0), (3, 1), (4, 1), (5, 3)]
+
+
+def test_a_commit_behind_a_marker_of_a_later_epoch_has_that_epoch() -> None:
+    made = core()
+    made.add(PARTITION, [record(0), record(1)], 0.0, 0, 3, 2)
+    made.add(PARTITION, [record(4)._replace(leader_epoch=5)], 0.0, 0, 5, 5)
+    for offset, epoch in ((1, 0), (4, 5), (5, 5)):
+        chunk = made.take(0.0)
+        assert chunk is not None
+        do(chunk)
+        made.complete(chunk, 1.0)
+        assert [(one.offset, one.leader_epoch) for one in made.commits()] == [(offset, epoch)]
+
+
+def test_a_commit_behind_a_damaged_batch_names_no_epoch() -> None:
+    made = core(retry=Retry(on_exhausted="skip"))
+    made.add(PARTITION, [record(0)], 0.0, 0, 1, 0)
+    damage, lost = damage_of(RecordDeserializationError(PARTITION, 1, "checksum", last_offset=3, raw=b"raw"))
+    made.add_damaged(damage, lost, 0.0)
+    chunk = made.take(0.0)
+    assert chunk is not None
+    do(chunk)
+    made.complete(chunk, 1.0)
+    assert [(one.offset, one.leader_epoch) for one in made.commits()] == [(4, None)]

@@ -11,8 +11,11 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 from unittest import mock
+
+from tests.simulation.mutation import Mutation
+from tests.simulation.parallel_mutations import PARALLEL_MUTATIONS
 
 from headrace.broker import metadata_follower
 from headrace.broker import partition as partitions
@@ -37,35 +40,7 @@ from headrace.errors import ErrorCode, HeadraceError, StaleControllerEpochError
 from headrace.log import Appended, Log
 from headrace.log.producer_state import LogProducers
 from headrace.log.state import LogState, Offsets
-from headrace.parallel import core as parallel_core
-from headrace.parallel.member import Member
-from headrace.parallel.queues import Unordered
-from headrace.parallel.tracker import PartitionTracker
-from headrace.testing.simulated.plans import SHORT_PACE, Plan, plan_for
 from headrace.testing.simulated.runs import RunResult, play
-
-
-class Mutation(NamedTuple):
-    name: str
-    #: What it was in Kafka, or which promise it breaks.
-    known_as: str
-    #: What to put in the place of what.
-    patches: tuple[tuple[Any, str, Any], ...]
-    #: Which faults the seeds have: of these kinds, or the course of that name; and which clients among others.
-    kinds: tuple[str, ...] = ()
-    scenario: str = ""
-    clients: tuple[str, ...] = ("crowd",)
-    #: So many seeds are tried, counted from 0.
-    seeds: int = 40
-    #: Short plans, unless it takes a long one.
-    pace: float = SHORT_PACE
-    #: Whether it is found soon enough for the suite; the others are left to the command.
-    is_quick: bool = False
-
-    def plan(self, seed: int) -> Plan:
-        courses = [self.scenario] if self.scenario else None
-        return plan_for(seed, only=self.kinds, always=self.clients, scenarios=courses, pace=self.pace)
-
 
 # --- replication ------------------------------------------------------------------------------------------------------
 
@@ -257,19 +232,6 @@ def _no_duplicates_known(self: LogProducers, header: Any) -> None:
     return None
 
 
-def _all_that_was_read(self: PartitionTracker) -> int | None:
-    return self.next_offset
-
-
-def _without_order(order: Any, run_max: int, **named: Any) -> Unordered:
-    return Unordered(run_max)
-
-
-def _counts_as_sent(self: Member, outgoing: Any) -> None:
-    with self.lock:
-        self.core.failures.produced(outgoing, None, self.clock.monotonic())
-
-
 async def _served_before_it_is_stored(self: ControllerService, records: Any) -> None:
     if records:
         self.tail.appended(self.tail.end_offset + len(records), records)
@@ -304,7 +266,7 @@ _SHOWN = 140
 _ALL_ENDS = ("kill", "isolate", "pause", "cut", "power")
 _LINKS = ("kill", "isolate", "cut", "cut one way", "pause", "slow network", "reset")
 _STORE = ("store breaks", "session lost", "isolate", "pause", "store away")
-_W, _T, _P = ("idempotent",), ("transactions",), ("parallel",)
+_W, _T = ("idempotent",), ("transactions",)
 
 MUTATIONS: tuple[Mutation, ...] = (
     Mutation("cut to the watermark", "KIP-101", ((partitions, "_take_role", _take_role_and_cut),), kinds=_LINKS),
@@ -521,30 +483,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         kinds=("kill",),
         is_quick=True,
     ),
-    Mutation(
-        "what was read is committed",
-        "commits pass nothing unfinished",
-        ((PartitionTracker, "_passable", _all_that_was_read),),
-        kinds=("kill",),
-        clients=_P,
-        is_quick=True,
-    ),
-    Mutation(
-        "keys have no order",
-        "records of a key in order",
-        ((parallel_core, "make_queue", _without_order),),
-        kinds=("kill",),
-        clients=_P,
-        is_quick=True,
-    ),
-    Mutation(
-        "dead letters are not sent",
-        "no record lost",
-        ((Member, "_send", _counts_as_sent),),
-        kinds=("kill",),
-        clients=_P,
-        is_quick=True,
-    ),
+    *PARALLEL_MUTATIONS,
 )
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tests.simulation.mutations import MUTATIONS, Mutation, find
+from tests.simulation.mutation import Mutation
+from tests.simulation.mutations import MUTATIONS, find
 
 _QUICK = [mutation for mutation in MUTATIONS if mutation.is_quick]
 

@@ -20,7 +20,7 @@ from headrace.parallel.options import CoreSettings, Order
 from headrace.parallel.pressure import Pressure
 from headrace.parallel.queues import make_queue
 from headrace.parallel.retries import due_ms_of
-from headrace.parallel.tracker import Commit, PartitionTracker
+from headrace.parallel.tracker import NO_EPOCH, Commit, PartitionTracker
 from headrace.parallel.work import Entry, Run, WorkChunk
 from headrace.topics import TopicPartition
 
@@ -41,7 +41,8 @@ class ParallelCore:
         self.settings = settings
         self.counters = Counters() if counters is None else counters
         self.trackers: dict[TopicPartition, PartitionTracker] = {}
-        self.running: set[WorkChunk] = set()
+        self.running: dict[WorkChunk, None] = {}
+        """What workers have, in the order in which they took it."""
         self.pressure = Pressure(settings.limits)
         self.failures = Failures(self)
         self.fatal: RetriesExhaustedError | None = None
@@ -133,9 +134,16 @@ class ParallelCore:
     # --- records that come ------------------------------------------------------------------------------------------
 
     def add(
-        self, partition: TopicPartition, records: Sequence[Any], now: float, now_ms: int, next_offset: int | None = None
+        self,
+        partition: TopicPartition,
+        records: Sequence[Any],
+        now: float,
+        now_ms: int,
+        next_offset: int | None = None,
+        next_epoch: int | None = None,
     ) -> None:
-        """Records that were read, in order; `next_offset` is where reading goes on, if that is further."""
+        """Records that were read, in order; `next_offset` is where reading goes on, if that is further, and
+        `next_epoch` the leader epoch of what lies before it."""
         tracker = self.trackers.get(partition)
         if tracker is None or tracker.draining or not records:
             return
@@ -146,8 +154,7 @@ class ParallelCore:
             tracker = self.trackers[partition]
         self.counters.polled += len(records)
         made = self._entries(tracker, records, now)
-        tracker.saw_epoch(records[0].offset, records[0].leader_epoch)
-        tracker.saw_epoch(records[-1].offset, records[-1].leader_epoch)
+        tracker.saw_epochs(records, next_epoch)
         tracker.next_offset = max(records[-1].offset + 1, next_offset or 0)
         tracker.dirty = True
         tracker.entries.extend(made)
@@ -178,6 +185,8 @@ class ParallelCore:
         if tracker is None or tracker.draining:
             return
         self.counters.polled += 1
+        # What its header says of the epoch may be damaged as well.
+        tracker.saw_epoch(record.offset, NO_EPOCH)
         tracker.next_offset = max(tracker.next_offset or 0, damage.last_offset + 1)
         tracker.dirty = True
         for entry in self._entries(tracker, [record], now):
@@ -274,7 +283,7 @@ class ParallelCore:
         for run in todo:
             run.tracker.in_flight += len(run.entries)
         chunk = WorkChunk(todo, now)
-        self.running.add(chunk)
+        self.running[chunk] = None
         return chunk
 
     @property
@@ -285,7 +294,7 @@ class ParallelCore:
 
     def complete(self, chunk: WorkChunk, now: float) -> None:
         """The worker is through with its chunk."""
-        self.running.discard(chunk)
+        self.running.pop(chunk, None)
         if chunk.abandoned:
             self.counters.zombies += 1
             return
@@ -424,7 +433,7 @@ class ParallelCore:
 
     def _abandon(self, chunk: WorkChunk, now: float) -> None:
         chunk.abandoned = True
-        self.running.discard(chunk)
+        self.running.pop(chunk, None)
         self.counters.stalls += 1
         while chunk.finished:
             self._settle(chunk.finished.popleft(), now)

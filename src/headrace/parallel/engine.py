@@ -177,7 +177,8 @@ class Engine:
         now, now_ms = self._clock.monotonic(), self._clock.now_ms()
         with self.member.lock:
             for partition, rows in found:
-                self._core.add(partition, rows, now, now_ms, following[partition].offset)
+                end = following[partition]
+                self._core.add(partition, rows, now, now_ms, end.offset, end.leader_epoch)
             self.member.announce()
 
     def _pass_damage(self, consumer: Consumer, error: RecordDeserializationError) -> None:
@@ -411,7 +412,7 @@ class Engine:
         """Where nothing was committed, write down where reading begins, and commit that: the next owner is not to begin
         behind what was read here."""
         unplaced, self._unplaced = self._unplaced & consumer.assignment(), set()
-        for name in unplaced:
+        for name in sorted(unplaced):
             try:
                 position = self._undisturbed(lambda name=name: consumer.position(name, _POSITION_TIMEOUT_S))  # type: ignore[misc]  # mypy cannot infer a lambda with a default
             except RetriableError as error:

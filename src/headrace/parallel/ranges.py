@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from headrace.client.consumer.blocking import Consumer
@@ -113,8 +113,10 @@ class RangeReaders:
         size: int,
         config: Mapping[str, Any],
         batch: int,
+        make_reader: Callable[[Mapping[str, Any]], RangeReader] = RangeReader,
     ) -> None:
         self._member = member
+        self._make_reader = make_reader
         self._core = member.core
         self._handling = handling
         self._count = count
@@ -242,7 +244,7 @@ class RangeReaders:
     def _work(self) -> None:
         reader: _Reader | None = None
         try:
-            reader = _Reader(RangeReader(self._config), self._on_loss)
+            reader = _Reader(self._make_reader(self._config), self._on_loss)
             while (work := self._next(reader)) is not None:
                 if isinstance(work, WorkChunk):
                     self._do(work)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 from headrace.parallel.finished import Interval, encode_finished
 from headrace.parallel.turns import PartitionLine
@@ -15,6 +16,9 @@ from headrace.topics import TopicPartition
 if TYPE_CHECKING:
     from headrace.parallel.queues import Lane
     from headrace.parallel.work import Entry
+
+NO_EPOCH = -1
+"""Of what was read, the leader epoch is not known: a commit names none."""
 
 
 class PartitionTracker:
@@ -60,7 +64,7 @@ class PartitionTracker:
         self.lanes: dict[Hashable, Lane] = {}
         self.line = PartitionLine()
         self.epochs: list[tuple[int, int]] = []
-        """(first offset, leader epoch): where the epoch of the records read changes."""
+        """(first offset, leader epoch): where the epoch of what was read changes."""
         self.unfinished = 0
         self.bytes = 0
         self.in_flight = 0
@@ -78,7 +82,23 @@ class PartitionTracker:
             restored.popleft()
         return bool(restored) and restored[0][0] <= offset
 
+    def saw_epochs(self, records: Sequence[Any], next_epoch: int | None) -> None:
+        """Of records that were read, before `next_offset` is moved behind them. One poll may bring several epochs.
+
+        What lies before a record and is none (markers, what compaction removed) counts as of that record's epoch, not
+        of an earlier one: that may have ended before, and a commit which names it would look like one of a log that was
+        truncated since.
+        """
+        first, last = records[0], records[-1]
+        self.saw_epoch(first.offset if self.next_offset is None else self.next_offset, first.leader_epoch)
+        if last.leader_epoch != first.leader_epoch:
+            for before, record in pairwise(records):
+                self.saw_epoch(before.offset + 1, record.leader_epoch)
+        if next_epoch is not None:
+            self.saw_epoch(last.offset + 1, next_epoch)
+
     def saw_epoch(self, offset: int, epoch: int) -> None:
+        """From this offset on, what was read is of that epoch."""
         if not self.epochs or self.epochs[-1][1] != epoch:
             self.epochs.append((offset, epoch))
 
@@ -140,7 +160,7 @@ class PartitionTracker:
             return None
         del self.epochs[:index]
         epoch = self.epochs[0][1]
-        return epoch if epoch >= 0 else None
+        return epoch if epoch > NO_EPOCH else None
 
 
 @dataclass(frozen=True, slots=True)

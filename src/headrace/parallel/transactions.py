@@ -42,9 +42,15 @@ class TransactionOutcome(Enum):
 class Transactions:
     """One transaction after another. For the poller's thread."""
 
-    def __init__(self, config: Mapping[str, Any], clock: Clock) -> None:
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        clock: Clock,
+        make_producer: Callable[[Mapping[str, Any]], Producer] | None = None,
+    ) -> None:
         self._config = dict(config)
         self._clock = clock
+        self._make_producer = make_producer
         self._producer: Producer | None = None
         self._steps: deque[Step] = deque()
         self._is_ending = False
@@ -108,7 +114,7 @@ class Transactions:
 
     def _init(self, timeout: float) -> None:
         if self._producer is None:
-            self._producer = Producer(self._config)
+            self._producer = (self._make_producer or Producer)(self._config)
         # Fences whoever had this id before, and ends what it left open.
         self._producer.init_transactions(timeout)
 

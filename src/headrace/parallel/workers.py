@@ -98,7 +98,7 @@ class Coroutines:
         self._loop: asyncio.AbstractEventLoop | None = loop
         self._thread: threading.Thread | None = None
         self._idle: list[asyncio.Future[None]] = []
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
         self._given_up: set[asyncio.Task[None]] = set()
         self._is_stopping = False
         self._to_wake = 0
@@ -139,12 +139,12 @@ class Coroutines:
     def _start_one(self) -> None:
         assert self._loop is not None
         task = self._loop.create_task(self._work())
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """No worker must end unheard of."""
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         error = asyncio.CancelledError("a worker's task was cancelled") if task.cancelled() else task.exception()
         if error is not None and not self._member.is_closed and task not in self._given_up:
             self._member.broke(error)

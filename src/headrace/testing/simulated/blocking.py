@@ -26,6 +26,8 @@ T = TypeVar("T")
 #: What a thread asks for: something to run on the loop.
 _Call = Callable[[], Any]
 _FAULTS = ("kill", "lose_power", "restart", "stop", "pause", "resume", "partition", "heal", "fill_disk", "empty_disk")
+#: Whose turns the thread that runs has part in; the simulation's own has no such attribute.
+_current = threading.local()
 
 
 class _Callback:
@@ -57,6 +59,7 @@ class Turns:
         """Let a thread of its own do this."""
 
         def run() -> None:
+            _current.turns = self
             try:
                 work()
             finally:
@@ -68,9 +71,13 @@ class Turns:
         self._thread.start()
 
     def call(self, call: _Call) -> Any:
-        """On the thread: let the simulation run this, and wait until it has. In the simulation itself: run it."""
-        if threading.current_thread() is not self._thread:
+        """On the thread: let the simulation run this, and wait until it has. In the simulation itself: run it. On the
+        thread of another program, which has the turn: let it ask."""
+        mine: Turns | None = getattr(_current, "turns", None)
+        if mine is None:
             return call()
+        if mine is not self:
+            return mine.call(call)
         if self._is_over:
             raise RuntimeError("the simulation is over, and with it all that its programs could call")
         self._asked.put(call)
@@ -81,6 +88,11 @@ class Turns:
         if error is not None:
             raise error
         return found
+
+    def join(self) -> None:
+        """In the simulation, when nobody serves the thread any more: let it come to its end."""
+        if self._thread is not None:
+            self._thread.join()
 
     async def serve(self) -> None:
         """In the simulation: run what the thread asks for, until it is through."""

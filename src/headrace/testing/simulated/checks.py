@@ -9,10 +9,11 @@ from headrace.broker.broker import Broker
 from headrace.broker.partition import Partition
 from headrace.cluster.image import TopicImage
 from headrace.cluster.topic_names import TRANSACTION_STATE
+from headrace.parallel.retries import attempts_of
 from headrace.records import read_control, read_records, split
 from headrace.testing.simulated.cluster import SimulatedCluster
-from headrace.testing.simulated.handled import check_handled, not_handled
-from headrace.testing.simulated.history import BrokenError, CommitCall, History, Register, TransactionEnd
+from headrace.testing.simulated.handled import not_handled, settle
+from headrace.testing.simulated.history import BrokenError, CommitCall, Handled, History, Register, TransactionEnd
 from headrace.testing.simulated.plans import TRIMMED
 from headrace.topics import TopicPartition
 
@@ -28,6 +29,10 @@ class Contents:
     end: int = 0
     rows: dict[int, tuple[str, int]] = field(default_factory=dict)
     aborted: set[int] = field(default_factory=set)
+    #: Of transactions that were not ended.
+    undecided: set[int] = field(default_factory=set)
+    #: Of those that parallel consumers sent on: how many rounds through the retry topic they have made.
+    rounds: dict[int, int] = field(default_factory=dict)
 
     def visible(self, committed_only: bool) -> list[int]:
         """The offsets that a reader is to be given."""
@@ -123,8 +128,11 @@ def contents(data: bytes) -> Contents:
                     found.aborted.update(ended)
                 continue
             found.rows[record.offset] = bytes(record.value or b"").decode("utf-8", "replace"), batch.producer_id
+            if record.headers:
+                found.rounds[record.offset] = attempts_of(record)
             if batch.is_transactional:
                 pending.setdefault(batch.producer_id, []).append(record.offset)
+    found.undecided.update(*pending.values())
     return found
 
 
@@ -153,6 +161,19 @@ def all_contents(cluster: SimulatedCluster, history: History) -> dict[TopicParti
             if topic.name in history.sent:
                 found[partition] = contents(logs[state.leader])
     return found
+
+
+def settle_doubts(cluster: SimulatedCluster, handled: Handled) -> None:
+    """Look up what became of letters whose transaction has an outcome that no parallel consumer was told."""
+    if handled.doubtful:
+        held = {}
+        for topic in {letter.topic for letter in handled.doubtful}:
+            for index, state in enumerate(cluster.alive[0].image.topics[topic].partitions):
+                leading = None if state.leader < 0 else cluster.brokers[state.leader].broker
+                partition = None if leading is None else leading.replicas.partitions.get((topic, index))
+                if partition is not None:
+                    held[TopicPartition(topic, index)] = contents(raw_log(partition))
+        settle(handled, held)
 
 
 def check_trimmed(
@@ -206,7 +227,8 @@ def check_all(
     found: dict[TopicPartition, Contents],
     kept_offsets: dict[str, int],
 ) -> None:
-    """Everything that can be said at the end. `kept_offsets` are committed offsets by group, as brokers tell them."""
+    """Everything that can be said at the end but what parallel consumers did. `kept_offsets` are committed offsets by
+    group, as brokers tell them."""
     image = cluster.alive[0].image
     for partition, known in history.acknowledged.items():
         if partition.topic in TRIMMED:
@@ -220,7 +242,6 @@ def check_all(
         _check_read(reader, partition, read.rows, read.is_committed_only, found.get(partition, Contents()))
     for (group, partition), commits in history.group_commits.items():
         _check_group(history, group, partition, commits, found.get(partition, Contents()))
-    check_handled(history.handled, found)
     for (group, partition), register in history.registers.items():
         check_register(f"offset of {group} for {partition}", register)
     for name, is_there in history.scratch.items():

@@ -5,7 +5,8 @@ from __future__ import annotations
 from headrace.testing.simulated.cluster import SimulatedCluster
 from headrace.testing.simulated.history import History
 from headrace.testing.simulated.parallel import KeyedRecords, ParallelMember
-from headrace.testing.simulated.plans import DEAD_LETTERS, KEYED, TRIMMING, WRITING, Plan
+from headrace.testing.simulated.plans import TRIMMING, WRITING, Plan
+from headrace.testing.simulated.variants import DEAD_LETTERS, KEYED, RETRIES
 from headrace.testing.simulated.workloads import (
     ASSIGNORS,
     GROUP,
@@ -51,8 +52,9 @@ def workloads_for(cluster: SimulatedCluster, plan: Plan, history: History) -> li
         elif workload == "offsets":
             made.append(OffsetKeeper(cluster, plan, history, "keeper"))
         elif workload == "parallel":
-            history.sent[DEAD_LETTERS] = set()
-            history.may_repeat.add(DEAD_LETTERS)
+            for topic in (RETRIES, DEAD_LETTERS):
+                history.sent[topic] = set()
+                history.may_repeat.add(topic)
             made.append(KeyedRecords(cluster, plan, history, "keyed-1", KEYED, True))
             made += [ParallelMember(cluster, plan, history, f"parallel-{n}") for n in (1, 2)]
         elif workload == "admin":

@@ -54,17 +54,57 @@ class ConsumerRead:
     rows: list[tuple[int, str]] = field(default_factory=list)
 
 
+#: A record of parallel consumers: its value, which only one has, and its rounds through the retry topic.
+Piece = tuple[str, int]
+
+
+@dataclass(slots=True, frozen=True)
+class Letter:
+    """A record that was sent to the retry topic or the dead letters: for which one, and what it is there."""
+
+    topic: str
+    of: Piece
+    there: Piece
+
+
+@dataclass(slots=True, frozen=True)
+class ParallelCommit:
+    """An offset and its note, as a parallel consumer had them committed, and what left in the same transaction."""
+
+    partition: TopicPartition
+    offset: int
+    note: str
+    tick: int
+    along: frozenset[Piece] = frozenset()
+
+
 @dataclass(slots=True)
 class Handled:
     """What parallel consumers did: each begin of a handler, when each record was finished first, each commit."""
 
     begins: list[tuple[TopicPartition, int, str, int]] = field(default_factory=list)
-    #: By value, which only one record has.
-    ends: dict[str, int] = field(default_factory=dict)
-    commits: list[tuple[TopicPartition, int, int]] = field(default_factory=list)
+    ends: dict[Piece, int] = field(default_factory=dict)
+    commits: list[ParallelCommit] = field(default_factory=list)
+    #: How often handlers failed at a record, or hung.
+    failures: dict[Piece, int] = field(default_factory=dict)
+    #: What came to the retry topic, and has to be finished there.
+    awaited: set[Piece] = field(default_factory=set)
+    #: Letters of transactions whose outcome nobody was told, with the tick of when that was asked for.
+    doubtful: dict[Letter, int] = field(default_factory=dict)
+    #: What was seen at once to be wrong.
+    broken: list[str] = field(default_factory=list)
 
-    def ended(self, value: str, tick: int) -> None:
-        self.ends.setdefault(value, tick)
+    def ended(self, piece: Piece, tick: int) -> None:
+        self.ends.setdefault(piece, tick)
+
+    def failed(self, piece: Piece) -> None:
+        self.failures[piece] = self.failures.get(piece, 0) + 1
+
+    def arrived(self, letter: Letter, tick: int, *, is_retry: bool) -> None:
+        """A letter is where it should be, so the record that it is of is finished."""
+        self.ended(letter.of, tick)
+        if is_retry:
+            self.awaited.add(letter.there)
 
 
 class History:

@@ -1,28 +1,39 @@
-"""Parallel consumers in a run: the poller, its core, retries and dead letters are those of `headrace.parallel`.
+"""Parallel consumers in a run: pollers, cores, workers, retries and dead letters are those of `headrace.parallel`.
 
-The poller is a blocking program on a thread, in turns with the simulation. Its workers are tasks of the simulation, so
-that how long a handler takes, and who comes first, is the seed's to say.
+A poller is a blocking program on a thread, in turns with the simulation, and so is each reader of ranges. Handlers are
+tasks of the simulation where the model has workers: how long one takes, and who comes first, is the seed's to say.
 """
 
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Mapping
 from typing import Any
 
+from headrace.errors import FencedInstanceIdError
 from headrace.parallel.core import ParallelCore
 from headrace.parallel.engine import Engine, EngineSettings
-from headrace.parallel.errors import Reject
+from headrace.parallel.errors import BatchFailedError, Reject, RetryLater
 from headrace.parallel.handling import Handling
 from headrace.parallel.member import Member
-from headrace.parallel.options import CoreSettings, Limits, Order, Pool, Retry
-from headrace.parallel.work import WorkChunk
-from headrace.runtime.simulated import Host
-from headrace.testing.simulated.blocking import BlockingCluster, ThreadedClient, Turns
+from headrace.parallel.options import Consumers, CoreSettings, Limits, Order, Ranges
+from headrace.parallel.ranges import RangeEngine
+from headrace.parallel.retries import attempts_of, due_ms_of
+from headrace.parallel.transactions import Transactions
+from headrace.runtime.simulated import Host, HostDiedError
+from headrace.testing.simulated.blocking import BlockingCluster, Turns
 from headrace.testing.simulated.cluster import SimulatedCluster
-from headrace.testing.simulated.history import Handled, History
-from headrace.testing.simulated.plans import DEAD_LETTERS, KEYED, Plan
+from headrace.testing.simulated.history import History, Piece
+from headrace.testing.simulated.plans import Plan
+from headrace.testing.simulated.turned import (
+    NotingConsumer,
+    NotingProducer,
+    NotingTransactions,
+    TurnedCondition,
+    TurnedCoroutines,
+    TurnedRangeReaders,
+)
+from headrace.testing.simulated.variants import KEYED, RETRIES, VARIANTS, RecordKind, kind_of
 from headrace.testing.simulated.workloads import PATIENT_MS, KeyedWriter, Workload, member_config
 from headrace.topics import TopicPartition
 
@@ -30,9 +41,16 @@ GROUP = "parallel"
 _WORKERS = 3
 _KEYS = 4
 _HANDLER_S = (0.0, 0.001, 0.02, 0.3)
-#: Of all handlings so many fail and are tried again; of all records so many are refused, whenever they are handled.
+#: Of all handlings so many fail and are tried again; so many hang, where that is noticed.
 _FAILS = 0.1
-_REFUSED = 20
+_HANGS = 0.04
+_HANGS_S = 3600.0
+_LATER_S = 0.05
+#: Clocks tell milliseconds, and a wait is counted from when that was asked for.
+_EARLY_MS = 2
+_TRANSACTION_TIMEOUT_MS = 3_000
+#: So long, and a little more, a member waits for the group when a coordinator loses its power and nobody tells it.
+_POLL_INTERVAL_MS = 15_000
 _TIMES = EngineSettings(drain_s=5.0, commit_every_s=0.3)
 
 
@@ -47,199 +65,210 @@ class KeyedRecords(KeyedWriter):
         await self.pause(0.1)
 
 
-class _Workers:
-    """The workers of one member: tasks that take pieces of work and wait when there are none."""
-
-    def __init__(self, turns: Turns, host: Host, member: Member, handling: Handling) -> None:
-        self._turns = turns
-        self._host = host
-        self._member = member
-        self._handling = handling
-        self._idle: list[asyncio.Future[None]] = []
-        self._working: list[asyncio.Future[None]] = []
-
-    def start(self) -> None:
-        self._handling.prepare()
-        self._member.wake_workers = self._wake
-        self._turns.call(self._begin)
-
-    def _begin(self) -> None:
-        self._working = [self._host.start(self._work()) for _ in range(_WORKERS)]
-
-    async def _work(self) -> None:
-        chunk: WorkChunk | None = None
-        while not self._member.is_closed:
-            chunk = self._member.exchange_now(chunk, asyncio.current_task())
-            if chunk is not None:
-                await self._handling.work_async(chunk)
-            elif not self._member.is_closed:
-                future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-                self._idle.append(future)
-                await future
-        if chunk is not None:
-            self._member.hand_in(chunk)
-
-    def _wake(self, count: int) -> None:
-        """Called with the member's lock held, by the poller's thread or by a worker."""
-        self._member.idle -= min(count, self._member.idle)
-        while self._idle and (count > 0 or self._member.is_closed):
-            future = self._idle.pop()
-            if not future.done():
-                future.set_result(None)
-                count -= 1
-
-    def replace(self, chunk: WorkChunk) -> None:
-        raise AssertionError("no handler is given up: Pool.stall_s is not set")
-
-    def stop(self, seconds: float) -> None:
-        async def end() -> None:
-            await asyncio.wait(self._working, timeout=seconds)
-
-        self._turns.call(end)
-
-
-class _WorkEnded:
-    """The condition that a poller waits for while it drains, in virtual time."""
-
-    def __init__(self, turns: Turns, lock: threading.Lock) -> None:
-        self._turns = turns
-        self._lock = lock
-
-    def wait(self, timeout: float) -> None:
-        self._lock.release()
-        try:
-            self._turns.call(lambda: asyncio.sleep(timeout))
-        finally:
-            self._lock.acquire()
-
-    def notify_all(self) -> None:
-        """Whoever waits looks again soon anyway."""
-
-
-class _Committing(ThreadedClient):
-    """A consumer that writes down what is committed, and when that was asked for."""
-
-    def __init__(self, turns: Turns, client: Any, history: History) -> None:
-        super().__init__(turns, client)
-        self._history = history
-
-    def commit_async(self, offsets: Mapping[TopicPartition, Any], callback: Any = None) -> None:
-        self._note(offsets)
-        self._turns.call(lambda: self._client.commit_async(offsets, callback))
-
-    def commit_sync(self, offsets: Mapping[TopicPartition, Any], timeout: float | None = None) -> None:
-        self._note(offsets)
-        self._turns.call(lambda: self._client.commit_sync(offsets, timeout))
-
-    def _note(self, offsets: Mapping[TopicPartition, Any]) -> None:
-        self._history.count("commits of parallel consumers")
-        for partition, offset in offsets.items():
-            self._history.handled.commits.append((partition, offset.offset, self._history.tick()))
-
-
-class _DeadLetters:
-    """The producer of dead letters: a record whose letter is acknowledged is finished."""
-
-    def __init__(self, turns: Turns, producer: Any, history: History) -> None:
-        self._turns = turns
-        self._producer = producer
-        self._history = history
-
-    def send(self, topic: str, value: bytes, key: bytes | None, *, headers: Any, on_delivery: Any) -> None:
-        text = value.decode()
-        self._history.sent[DEAD_LETTERS].add(text)
-
-        def delivered(error: Any, told: Any) -> None:
-            if error is None:
-                self._history.count("dead letters")
-                self._history.handled.ended(text, self._history.tick())
-            on_delivery(error, told)
-
-        self._turns.call(
-            lambda: self._producer.send(topic, value, key=key, headers=headers, on_delivery=delivered) and None
-        )
-
-
 class ParallelMember(Workload):
-    """One member: a poller with its workers, in the order of keys. It leaves, or is killed, and comes back."""
+    """One member of the group: a poller with its workers. It leaves, is stopped at once, or dies, and comes back."""
 
     is_reading = True
 
     def __init__(self, cluster: SimulatedCluster, plan: Plan, history: History, name: str) -> None:
         super().__init__(cluster, plan, history, name)
+        self._variant = VARIANTS[plan.parallel]
         self._engine: Engine | None = None
+        self._readers: TurnedRangeReaders | None = None
+        self._lives = 0
+        self._calm_at = 0.0
+        self._process: Host = self.host
         # One for all members, or they would have none in common.
-        self._assignor = cluster.simulation.random_for("parallel").choice(("range", "cooperative-sticky"))
+        rng = cluster.simulation.random_for("parallel")
+        self._assignor = rng.choice(("range", "cooperative-sticky"))
+        # Not with the cooperative one: a static member that dies before it has given up what it should comes back to
+        # its new share, and nobody calls for the rebalance in which others would be given the rest.
+        self._is_static = self._assignor == "range" and rng.random() < 0.5
 
     async def run(self) -> None:
+        self._calm_at = asyncio.get_running_loop().time() + self.plan.duration_s
         while not self.is_stopping:
+            self._lives += 1
+            self._process = self.cluster.client_host(f"{self.name}-{self._lives}")
+            programs: list[Turns] = []
+
+            def consume(cluster: BlockingCluster, programs: list[Turns] = programs) -> None:
+                programs.append(cluster.turns)
+                self._consume(cluster.turns)
+
+            consuming = self._process.start(self.cluster.blocking(consume))
             ending = asyncio.ensure_future(self._end_some_time())
             try:
-                await self.cluster.blocking(self._consume)
+                await consuming
+            except HostDiedError:
+                # Nobody serves its threads any more: whatever they ask for next ends them.
+                for turns in programs + ([] if self._readers is None else self._readers.turns):
+                    turns.join()
+                self.history.count("parallel consumers died")
+            except FencedInstanceIdError:
+                # Its id was given by a coordinator that was replaced before it had stored it: whoever runs it has to
+                # start it anew.
+                self.history.count("static parallel consumers fenced")
+            except Exception as error:
+                self.history.handled.broken.append(f"{self._process.name} ended with {error!r}")
+                raise
             finally:
                 ending.cancel()
+                self._engine = self._readers = None
             self.history.count("parallel consumers ended")
 
     async def _end_some_time(self) -> None:
-        """Stop or kill it after a while; stop it when all is over."""
+        """Stop it after a while, in order or at once, or let its process die; stop it when all is over."""
         loop = asyncio.get_running_loop()
-        until = loop.time() + self.rng.uniform(0.5, 2.0) * self.plan.duration_s
-        while not self.is_stopping and loop.time() < until:
+        until = loop.time() + self.rng.uniform(0.2, 1.2) * self.plan.duration_s
+        # When the faults are over it stays, so that all comes to an end.
+        while not self.is_stopping and (loop.time() < until or until > self._calm_at):
             await asyncio.sleep(0.1)
-        is_killed = not self.is_stopping and self.rng.random() < 0.5
+        how = "stop" if self.is_stopping else self.rng.choice(("stop", "kill", "die"))
+        if how == "die":
+            self._process.kill(power_loss=self.rng.random() < 0.5)
+            return
         while self._engine is None:
             await asyncio.sleep(0.1)
-        if is_killed:
+        if how == "kill":
             self._engine.kill()
         else:
             self._engine.stop()
 
-    def _consume(self, cluster: BlockingCluster) -> None:
-        turns = cluster.turns
-        producer = turns.call(lambda: self.cluster.producer(host=self.host, request_timeout_ms=PATIENT_MS))
+    # --- what it is made of -----------------------------------------------------------------------------------------
+
+    def _consume(self, turns: Turns) -> None:
+        host = self._process
+        producer = turns.call(lambda: self.cluster.producer(host=host, request_timeout_ms=PATIENT_MS))
         try:
-            self._engine = self._make_engine(turns, producer)
+            self._engine = self._make_engine(turns, NotingProducer(turns, producer, self.history))
             self._engine.run()
         finally:
-            self._engine = None
             turns.call(lambda: producer.close(5))
 
-    def _make_engine(self, turns: Turns, producer: Any) -> Engine:
-        retry = Retry(local=50, backoff_s=(0.01, 0.1), dead_letters=DEAD_LETTERS)
-        settings = CoreSettings.of(Pool(), Order.KEY, retry, Limits(), None, _WORKERS)
-        letters: Any = _DeadLetters(turns, producer, self.history)
-        member = Member(ParallelCore(settings), self.host.clock, GROUP, letters, _WORKERS)
-        ended: Any = _WorkEnded(turns, member.lock)
-        member.work_ended = ended
-        handling = Handling(self._handle, False, True)
+    def _make_engine(self, turns: Turns, letters: Any) -> Engine:
+        variant, host = self._variant, self._process
+        workers = 1 if isinstance(variant.model, Consumers) else _WORKERS
+        settings = CoreSettings.of(variant.model, variant.order, variant.retry, Limits(), variant.batch, workers)
+        member = Member(ParallelCore(settings), host.clock, GROUP, letters, workers)
+        added: Any = TurnedCondition(turns, member.lock)
+        ended: Any = TurnedCondition(turns, member.lock)
+        member.work_added, member.work_ended = added, ended
+        config = member_config(GROUP, self._assignor, self.rng.choice((1_000, PATIENT_MS)))
+        config["max_poll_interval_ms"] = _POLL_INTERVAL_MS
+        if self._is_static:
+            config["group_instance_id"] = self.name
 
         def make_consumer(config: Mapping[str, Any]) -> Any:
-            made = turns.call(lambda: self.cluster.consumer(host=self.host, **config))
-            return _Committing(turns, made, self.history)
+            made = turns.call(lambda: self.cluster.consumer(host=host, **config))
+            return NotingConsumer(turns, made, self.history)
 
-        workers = _Workers(turns, self.host, member, handling)
-        timeout_ms = self.rng.choice((1_000, PATIENT_MS))
-        return Engine(
-            member,
-            [KEYED],
-            member_config(GROUP, self._assignor, timeout_ms),
-            _TIMES,
-            workers,
-            handling,
-            None,
-            make_consumer,
-        )
+        arguments = member, list(variant.topics), config, _TIMES
+        transactions = self._transactions(turns) if variant.is_transactional else None
+        if isinstance(variant.model, (Consumers, Ranges)):
+
+            def handle(record: Any) -> None:
+                turns.call(lambda: self._handle(record))
+
+            handling = Handling(handle, False, variant.order is not Order.NONE)
+            if isinstance(variant.model, Consumers):
+                return Engine(*arguments, None, handling, transactions, make_consumer)
+            readers = TurnedRangeReaders(
+                turns, self.cluster, host, member, handling, workers, variant.model.size, _reading(config)
+            )
+            self._readers = readers
+            engine = RangeEngine(*arguments, readers, handling, transactions, make_consumer)
+            engine.readers = readers
+            return engine
+        handler = self._handle if variant.batch is None else self._handle_batch
+        handling = Handling(handler, variant.batch is not None, variant.order is not Order.NONE)
+        coroutines = TurnedCoroutines(turns, member, handling, workers)
+        return Engine(*arguments, coroutines, handling, transactions, make_consumer)
+
+    def _transactions(self, turns: Turns) -> Transactions:
+        """As `ParallelPlan.transactions`: a member has its former name again only where the group knows it by that."""
+        host = self._process
+        name = f"{GROUP}-{self.name}" if self._is_static else f"{GROUP}-{host.name}"
+
+        def make_producer(config: Mapping[str, Any]) -> Any:
+            made = turns.call(lambda: self.cluster.producer(host=host, **config))
+            return NotingTransactions(turns, made, self.history)
+
+        config = {
+            "transactional_id": name,
+            "transaction_timeout_ms": _TRANSACTION_TIMEOUT_MS,
+            "request_timeout_ms": PATIENT_MS,
+        }
+        return Transactions(config, host.clock, make_producer)
+
+    # --- handlers ---------------------------------------------------------------------------------------------------
 
     async def _handle(self, record: Any) -> None:
-        handled: Handled = self.history.handled
-        value = bytes(record.value).decode()
-        place = TopicPartition(record.topic, record.partition), record.offset
-        handled.begins.append((*place, value, self.history.tick()))
+        piece = self._begin(record)
+        if self._variant.can_stall and self.rng.random() < _HANGS:
+            await self._hang(piece)
         await self.pause(self.rng.choice(_HANDLER_S))
-        if int(value.split(":")[1]) % _REFUSED == _REFUSED - 1:
+        self._finish(piece)
+
+    async def _handle_batch(self, records: list[Any]) -> None:
+        """One after the other. At the first that fails it says which are left, or does not."""
+        for done, record in enumerate(records):
+            piece = self._begin(record)
+            if self.rng.random() < _HANGS:
+                for other in (*records[:done], *records[done + 1 :]):
+                    self.history.handled.failed(_piece(other))
+                await self._hang(piece)
+            await self.pause(self.rng.choice(_HANDLER_S))
+            try:
+                self._finish(piece)
+            except (Reject, RetryLater, ValueError) as error:
+                if len(records) == 1:
+                    raise
+                for left in records[done + 1 :]:
+                    self.history.handled.failed(_piece(left))
+                if self.rng.random() < 0.5:
+                    raise BatchFailedError(records[done:]) from error
+                for other in records[:done]:
+                    self.history.handled.failed(_piece(other))
+                raise ValueError("a batch failed") from error
+
+    def _begin(self, record: Any) -> Piece:
+        handled, tick = self.history.handled, self.history.tick()
+        piece = _piece(record)
+        place = TopicPartition(record.topic, record.partition), record.offset
+        handled.begins.append((*place, piece[0], tick))
+        if record.topic == RETRIES and due_ms_of(record) > self._process.clock.now_ms() + _EARLY_MS:
+            handled.broken.append(f"{place[0]}: {piece[0]!r} at {place[1]} was begun before it was due")
+        return piece
+
+    async def _hang(self, piece: Piece) -> None:
+        self.history.count("handlers hung")
+        self.history.handled.failed(piece)
+        await asyncio.sleep(_HANGS_S)
+
+    def _finish(self, piece: Piece) -> None:
+        """What a handler's end is: as the record's kind says, or by chance."""
+        handled, (value, rounds) = self.history.handled, piece
+        kind = kind_of(value, self._variant)
+        if kind is RecordKind.REFUSED:
+            handled.failed(piece)
             raise Reject("refused")
-        if self.rng.random() < _FAILS:
+        if kind is RecordKind.LATER and rounds == 0:
+            handled.failed(piece)
+            raise RetryLater(_LATER_S)
+        if kind is RecordKind.DOOMED or self.rng.random() < _FAILS:
             self.history.count("handlers failed")
+            handled.failed(piece)
             raise ValueError("a handler failed")
         self.history.count("records handled in parallel")
-        handled.ended(value, self.history.tick())
+        handled.ended(piece, self.history.tick())
+
+
+def _piece(record: Any) -> Piece:
+    return bytes(record.value).decode(), attempts_of(record) if record.topic != KEYED else 0
+
+
+def _reading(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What readers of ranges are configured with, of what the member of the group is."""
+    names = ("isolation_level", "request_timeout_ms")
+    return {name.replace("_", "."): config[name] for name in names}

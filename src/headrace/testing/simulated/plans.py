@@ -9,6 +9,7 @@ from typing import Any
 
 from headrace.testing.simulated.faults import Trouble
 from headrace.testing.simulated.scenarios import OFFSETS, SCENARIOS, TRANSACTIONS, steps_of
+from headrace.testing.simulated.variants import FORMER, VARIANTS
 
 #: Kinds of trouble, and how often each is drawn where the seed has it on.
 KINDS = {
@@ -45,8 +46,6 @@ TRIMMED = {
     "compacted": {"cleanup.policy": "compact", "segment.ms": "500", "min.cleanable.dirty.ratio": "0.01"},
     "retained": {"cleanup.policy": "delete", "segment.ms": "500", "retention.ms": "2000"},
 }
-#: What parallel consumers read, and where that goes which they cannot handle.
-KEYED, DEAD_LETTERS = "keyed", "dead-letters"
 WORKLOADS = (*WRITING, *TRIMMING, "group", "offsets", "admin", "readers", "parallel")
 #: Whom a fault is of: a broker by its number, or what it is to a partition just then.
 _WHO = ("1", "2", "3", "1", "2", "3", "leading", "leading", "second", "controller")
@@ -85,6 +84,8 @@ class Plan:
     heal_s: float = 120.0
     #: How long time-outs are, of what they are in a long plan.
     pace: float = 1.0
+    #: Of which kind parallel consumers are, where there are any.
+    parallel: str = FORMER
 
     def without(self, troubles: tuple[Trouble, ...]) -> Plan:
         return replace(self, troubles=tuple(trouble for trouble in self.troubles if trouble not in troubles))
@@ -101,11 +102,14 @@ class Plan:
     def lines(self) -> list[str]:
         head = (
             f"seed {self.seed}: {self.brokers} brokers, min.insync.replicas={self.min_isr}, {self.partitions} "
-            f"partition{'' if self.partitions == 1 else 's'}, {', '.join(self.workloads)}; {self.duration_s:.1f} s, "
+            f"partition{'' if self.partitions == 1 else 's'}, {self._clients()}; {self.duration_s:.1f} s, "
             f"{len(self.troubles)} fault{'' if len(self.troubles) == 1 else 's'}"
             f"{'' if self.pace == 1.0 else f', time-outs of {self.pace:.0%}'}"
         )
         return [head, *(f"  {trouble.text()}" for trouble in self.troubles)]
+
+    def _clients(self) -> str:
+        return ", ".join(name if name != "parallel" else f"parallel ({self.parallel})" for name in self.workloads)
 
 
 def plan_for(
@@ -121,6 +125,14 @@ def plan_for(
     With `only` these kinds of trouble, with `always` these workloads among others, with `scenarios` one of these
     courses at the beginning, and little else; a plan with any of them has the `pace` that is given.
     """
+    plan = _plan_for(seed, only, always, scenarios, pace)
+    # Of a stream of its own: all else is as it was when there was but one kind.
+    return replace(plan, parallel=random.Random(f"parallel {seed}").choice(list(VARIANTS)))
+
+
+def _plan_for(
+    seed: int, only: Sequence[str], always: Sequence[str], scenarios: Sequence[str] | None, pace: float
+) -> Plan:
     rng = random.Random(f"plan {seed}")
     if scenarios:
         return _course(seed, rng, scenarios, always, pace)

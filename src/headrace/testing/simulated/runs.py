@@ -11,14 +11,17 @@ from dataclasses import dataclass, field, replace
 from headrace.client.admin.types import NewTopic
 from headrace.errors import HeadraceError
 from headrace.runtime.simulated import Simulation, SimulationFailedError, SimulationStuckError
-from headrace.testing.simulated.checks import Contents, all_contents, check_all, not_given, unrest
+from headrace.testing.simulated.checks import Contents, all_contents, check_all, not_given, settle_doubts, unrest
 from headrace.testing.simulated.clients import workloads_for
 from headrace.testing.simulated.cluster import SimulatedCluster
-from headrace.testing.simulated.history import BrokenError, History
+from headrace.testing.simulated.handled import check_handled
+from headrace.testing.simulated.history import BrokenError, History, ParallelCommit
 from headrace.testing.simulated.invariants import Invariants
-from headrace.testing.simulated.plans import DEAD_LETTERS, KEYED, TRIMMED, TRIMMING, WRITING, Plan
+from headrace.testing.simulated.parallel import GROUP as PARALLEL_GROUP
+from headrace.testing.simulated.plans import TRIMMED, TRIMMING, WRITING, Plan
 from headrace.testing.simulated.timeline import CLUSTER, Timeline, logs_in
 from headrace.testing.simulated.troubles import Troubles
+from headrace.testing.simulated.variants import DEAD_LETTERS, VARIANTS
 from headrace.testing.simulated.workloads import Transactor, Workload
 from headrace.topics import TopicPartition
 
@@ -124,6 +127,12 @@ class SimulatedRun:
         self.timeline.add(CLUSTER, "fault", "all faults are over")
         found = await self._heal(cluster, workloads, running)
         check_all(cluster, self.history, found, await self._kept_offsets(cluster))
+        if "parallel" in self.plan.workloads:
+            # Their letters came while the others were at rest already.
+            found = all_contents(cluster, self.history)
+            settle_doubts(cluster, self.history.handled)
+            committed = await self._parallel_offsets(cluster)
+            check_handled(self.history.handled, found, VARIANTS[self.plan.parallel], committed)
 
     async def _heal(
         self, cluster: SimulatedCluster, workloads: list[Workload], running: list[asyncio.Future[None]]
@@ -139,6 +148,7 @@ class SimulatedRun:
                 found = all_contents(cluster, self.history)
                 while (reason := not_given(self.history, found, topics)) is not None:
                     await asyncio.sleep(CHECK_S)
+                    settle_doubts(cluster, self.history.handled)
                 reason = "readers do not come to an end"
                 await self._end(workloads, running, is_reading=True)
                 while (reason := unrest(cluster)) is not None:
@@ -157,7 +167,7 @@ class SimulatedRun:
         plan, size = self.plan, cluster_size(self.plan)
         topics = [WRITING[workload] for workload in plan.workloads if workload in WRITING]
         if "parallel" in plan.workloads:
-            topics += [KEYED, DEAD_LETTERS]
+            topics += [*VARIANTS[plan.parallel].topics, DEAD_LETTERS]
         wanted = [NewTopic(topic, plan.partitions, size) for topic in topics]
         for workload in plan.workloads:
             if workload in TRIMMING:
@@ -167,6 +177,17 @@ class SimulatedRun:
             wanted.append(NewTopic("kept", 1, size))
         async with cluster.admin() as admin:
             (await admin.create_topics(wanted)).all()
+
+    async def _parallel_offsets(self, cluster: SimulatedCluster) -> list[ParallelCommit]:
+        """What the group of parallel consumers has committed in the end."""
+        async with cluster.admin() as admin:
+            found = (await admin.list_group_offsets([PARALLEL_GROUP])).all()[PARALLEL_GROUP]
+        tick = self.history.tick()
+        return [
+            ParallelCommit(partition, entry.offset, entry.metadata, tick)
+            for partition, entry in found.items()
+            if entry is not None
+        ]
 
     async def _kept_offsets(self, cluster: SimulatedCluster) -> dict[str, int]:
         """The offsets that transactions committed, by group."""

@@ -1,0 +1,33 @@
+"""A mistake that is put in on purpose, and with which plans it is looked for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from headrace.testing.simulated.plans import SHORT_PACE, Plan, plan_for
+
+
+class Mutation(NamedTuple):
+    name: str
+    #: What it was in Kafka, or which promise it breaks.
+    known_as: str
+    #: What to put in the place of what.
+    patches: tuple[tuple[Any, str, Any], ...]
+    #: Which faults the seeds have: of these kinds, or the course of that name; and which clients among others.
+    kinds: tuple[str, ...] = ()
+    scenario: str = ""
+    clients: tuple[str, ...] = ("crowd",)
+    #: Of which kind parallel consumers are; else as the seed says.
+    parallel: str = ""
+    #: So many seeds are tried, counted from 0.
+    seeds: int = 40
+    #: Short plans, unless it takes a long one.
+    pace: float = SHORT_PACE
+    #: Whether it is found soon enough for the suite; the others are left to the command.
+    is_quick: bool = False
+
+    def plan(self, seed: int) -> Plan:
+        courses = [self.scenario] if self.scenario else None
+        plan = plan_for(seed, only=self.kinds, always=self.clients, scenarios=courses, pace=self.pace)
+        return replace(plan, parallel=self.parallel or plan.parallel)

@@ -13,6 +13,7 @@ from headrace.client.cluster.core import ANY_NODE
 from headrace.errors import ErrorCode, NetworkError, SaslAuthenticationFailedError, error_for
 from headrace.net.authentication import Flow
 from headrace.net.node import Node
+from headrace.net.sasl.exchange import Exchange, authenticate_by
 from headrace.net.security import Security
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.list_groups import ListGroupsRequest
@@ -31,6 +32,11 @@ def two_steps(node: Node) -> Flow:
         raise error_for(verdict.error_code, f"{node} does not know this password")
     lifetime_ms: int = verdict.session_lifetime_ms
     return lifetime_ms
+
+
+def two_tokens() -> Exchange:
+    challenge = yield b"who"
+    yield b"answer to " + challenge
 
 
 class Broker:
@@ -141,6 +147,27 @@ def test_a_refused_renewal_fails_what_waits_for_it(world: World, broker: Broker)
     again = world.core.submit(call.node_id, ListGroupsRequest())
     world.run_until(lambda: again.done)
     assert isinstance(again.error, SaslAuthenticationFailedError)
+
+
+def test_a_broker_that_does_not_renew_a_session_yet_is_connected_to_again(world: World, broker: Broker) -> None:
+    """Apache Kafka takes no SaslHandshake within a second of the last: a token that soon expires leads to that."""
+    broker.lifetime_ms = 300
+    world.core.settings = replace(
+        world.core.config, security=Security(authenticate=authenticate_by("TEST", two_tokens))
+    )
+    call = world.core.submit(ANY_NODE, ListGroupsRequest())
+    world.run_until(lambda: call.done)
+    too_soon = [SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)]
+    broker.override = lambda name, request: too_soon.pop() if name == "SaslHandshake" and too_soon else None
+    opened = world.cluster.opened
+    world.clock.now += 0.29
+    refused = world.core.submit(call.node_id, ListGroupsRequest())
+    world.run_until(lambda: refused.done)
+    assert isinstance(refused.error, NetworkError), "to be tried again"
+    again = world.core.submit(call.node_id, ListGroupsRequest())
+    world.run_until(lambda: again.done)
+    assert again.error is None
+    assert world.cluster.opened == opened + 1
 
 
 def test_a_connection_that_breaks_within_the_exchange_is_made_again(world: World, broker: Broker) -> None:

@@ -14,7 +14,15 @@ from enum import Enum
 from typing import Any
 
 from headrace._version import __version__
-from headrace.errors import ErrorCode, HeadraceError, KafkaError, NetworkError, UnsupportedVersionError, error_for
+from headrace.errors import (
+    ErrorCode,
+    HeadraceError,
+    KafkaError,
+    NetworkError,
+    UnsupportedSaslMechanismError,
+    UnsupportedVersionError,
+    error_for,
+)
 from headrace.net.authentication import Authenticate, Flow, renewal_s
 from headrace.net.frames import FrameReader, up_to
 from headrace.net.node import Node
@@ -303,6 +311,12 @@ class Connection:
             self._authenticate_at = now + renewal_s(lifetime_ms, self._renewal_spread) if lifetime_ms > 0 else _FOREVER
             self.state = ConnectionState.READY
             return
+        except UnsupportedSaslMechanismError as error:
+            if self._authenticate_at == _FOREVER:
+                raise
+            # It took the mechanism before. Apache Kafka answers so, of no mechanism at all, who comes again within a
+            # second: a token that was about to expire made the session as short. A new connection has to be made.
+            raise NetworkError(f"{self.node} does not renew a session that has just begun") from error
         self.send(Call(request, self.node.id, now + timeout_ms / 1000, timeout_ms), now)
 
     def overdue(self, now: float) -> Call | None:

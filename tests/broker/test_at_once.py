@@ -284,7 +284,7 @@ def test_what_is_known_of_a_fetch_does_not_outlive_what_it_depends_on(
             taken_the_long_way.clear()
             with monkeypatch.context() as patch:
                 patch.setattr(broker.replicas, "partitions", {})
-                assert fetched(world, message, version)[0] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                assert fetched(world, message, version)[0] == ErrorCode.NOT_LEADER_OR_FOLLOWER
             with monkeypatch.context() as patch:
                 patch.setattr(broker.replicas.partitions["t", 0], "_refusal", "it counts as dead")
                 assert fetched(world, message, version)[0] == ErrorCode.NOT_LEADER_OR_FOLLOWER

@@ -144,3 +144,22 @@ def test_offsets_of_a_transaction_are_refused_by_a_broker_that_does_not_coordina
         assert answer.topics[0].partitions[0].error_code == ErrorCode.NOT_COORDINATOR
 
     run_several(main, settings={"offsets.topic.num.partitions": "1", "offsets.topic.replication.factor": "3"})
+
+
+def test_a_partition_that_is_about_to_be_made_here_is_not_unknown() -> None:
+    """The metadata is heard of before the log is made. Who took it for unknown might take it for deleted."""
+
+    async def main(cluster: SeveralBrokers) -> None:
+        assert await create(cluster, 1, "t", partitions=1, replicas=2) == ErrorCode.NONE
+        for node_id in cluster.running(1).image.topics["t"].partitions[0].replicas:
+            broker = cluster.running(node_id)
+            await cluster.until(lambda b=broker: ("t", 0) in b.replicas.partitions)  # type: ignore[misc]
+            made = broker.replicas.partitions.pop(TopicPartition("t", 0))
+            answer = await cluster.client(node_id).request(
+                raw.produce_request("t", 0, raw.batch([b"x"])), raw.PRODUCE_VERSION
+            )
+            assert raw.produced(answer).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+            assert await _delete_code(cluster, node_id, "t") == ErrorCode.NOT_LEADER_OR_FOLLOWER
+            broker.replicas.partitions[TopicPartition("t", 0)] = made
+
+    run_several(main)

@@ -23,11 +23,12 @@ def partition_here(broker: Broker, topic: str, index: int) -> Partition:
 
 
 def not_here(broker: Broker, topic: str, index: int, error: UnknownTopicOrPartitionError) -> KafkaError:
-    """The error of a partition that this broker has no replica of: unknown, or led by another."""
+    """The error of a partition that this broker does not serve: unknown, led by another, or about to be made here."""
     state = broker.image.partition(topic, index)
-    if state is None or broker.node_id in state.replicas:
+    if state is None:
         return error
-    return NotLeaderOrFollowerError(f"{topic}-{index} has no replica here; broker {state.leader} leads it")
+    where = "is not served yet" if broker.node_id in state.replicas else "has no replica here"
+    return NotLeaderOrFollowerError(f"{topic}-{index} {where}; broker {state.leader} leads it")
 
 
 def leader_and_epoch(broker: Broker, topic: str, index: int) -> tuple[int, int] | None:

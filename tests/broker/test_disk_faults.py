@@ -288,3 +288,23 @@ def test_a_directory_that_cannot_be_synced_at_the_start_costs_its_logs_and_not_t
 
     for seed in range(3):
         run(main, seed)
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EMFILE], ids=["its disk", "alone"])
+def test_nobody_is_told_of_a_log_that_fails_while_the_broker_stops(
+    number: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """There is no controller any more that would hear it: a stopped broker does nothing."""
+
+    async def scenario(simulation: Simulation) -> None:
+        world = World(simulation, {"log.dirs": ONE})
+        await world.broker.start()
+        await world.create("t", 1)
+        assert await world.write("t", 0, b"first") == 0
+        world.broker.host.disk.inject(DiskFault("sync", number, under=f"{ONE}/t-0", times=None))
+        await world.broker.stop()
+        await asyncio.sleep(10)
+        assert "closing a log failed" in caplog.text
+        assert "the controller does not hear" not in caplog.text
+
+    run(scenario)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import errno
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -11,10 +12,11 @@ import pytest
 
 from headrace.broker.broker import Broker
 from headrace.broker.maintenance import Maintenance
+from headrace.broker.replication.manager import ReplicationManager
 from headrace.errors import KafkaStorageError
 from headrace.log import Appended, Log, checkpoints
 from headrace.protocol.messages.create_topics import CreatableTopic
-from headrace.runtime.simulated import Simulation, run_simulation
+from headrace.runtime.simulated import DiskFault, SimulatedDisk, Simulation, run_simulation
 
 from . import raw
 from .sim import SimulatedBroker
@@ -112,3 +114,39 @@ def test_a_log_that_was_moved_is_in_the_checkpoints_of_its_new_directory() -> No
 
     settings = {"log.dirs": "/data/one,/data/two", "log.flush.offset.checkpoint.interval.ms": "10000"}
     on_a_broker(test, settings)
+
+
+def test_checkpoints_that_could_not_be_written_for_want_of_descriptors_are_written_later() -> None:
+    async def test(broker: Broker) -> None:
+        disk = broker.runtime.disk
+        assert isinstance(disk, SimulatedDisk)
+        await asyncio.sleep(15)
+        await broker.metadata.create(CreatableTopic(name="t", num_partitions=1, replication_factor=1))
+        disk.inject(DiskFault("open", errno.EMFILE, under=f"/data/{checkpoints.HIGH_WATERMARK}.tmp"))
+        await asyncio.sleep(10)
+        assert list(broker.maintenance.failing) == ["checkpoint"]
+        await asyncio.sleep(10)
+        assert broker.maintenance.failing == {}
+        written = checkpoints.read_offsets(disk, f"/data/{checkpoints.HIGH_WATERMARK}")
+        assert written == {("t", 0): 0}
+
+    settings = {"log.dirs": "/data", "log.flush.offset.checkpoint.interval.ms": "10000"}
+    on_a_broker(test, settings)
+
+
+def test_a_log_is_not_cut_where_that_cannot_be_written_down() -> None:
+    async def test(broker: Broker) -> None:
+        disk = broker.runtime.disk
+        assert isinstance(disk, SimulatedDisk)
+        await broker.metadata.create(CreatableTopic(name="t", num_partitions=1, replication_factor=1))
+        partition = broker.partition("t", 0)
+        partition.append(raw.batch([b"one"]))
+        await partition.sync()
+        broker.directories.checkpoint()
+        disk.inject(DiskFault("open", errno.EMFILE, under=f"/data/{checkpoints.RECOVERY_POINT}.tmp"))
+        with pytest.raises(KafkaStorageError):
+            async with ReplicationManager(broker).cutting(partition, 0):
+                raise AssertionError("it would be cut now")
+        assert not partition.is_offline
+
+    on_a_broker(test, {"log.dirs": "/data"})

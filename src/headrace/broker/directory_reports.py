@@ -33,14 +33,18 @@ class DirectoryReports:
         self._broker = broker
         self._later: asyncio.Task[None] | None = None
         self._one_at_a_time = asyncio.Lock()
+        self._is_closed = False
 
     async def tell(self) -> None:
         """Tell what the metadata does not say yet; what could not be told is told later."""
         async with self._one_at_a_time:
-            if not await self._told() and self._later is None:
+            if self._is_closed:
+                return  # a log failed while it was closed: the next start finds out
+            if not await self._told() and self._later is None and not self._is_closed:
                 self._later = asyncio.get_running_loop().create_task(self._tell_later())
 
     async def close(self) -> None:
+        self._is_closed = True
         if self._later is not None:
             self._later.cancel()
             await asyncio.gather(self._later, return_exceptions=True)

@@ -509,10 +509,13 @@ class Partition:
     def _sync_rest(self) -> None:
         """Have synced what nobody waits for: what an earlier role left, or what another `flush.messages` asks for."""
         log = self.log
-        if log.durable_end >= log.end_offset or log.failure is not None or self._offline is not None:
+        if log.failure is not None or self._offline is not None:
             return
         if self.turns.held is not None:
             self.turns.held.append(self._sync_rest)
+        elif log.durable_end >= log.end_offset:
+            # It may not have been when it was looked at last: others sync it as well, and less may be wanted by now.
+            self.note_durable()
         else:
             self.turns.begin(self._sync_left(log))
 
@@ -564,6 +567,7 @@ class Partition:
         """Everything below is in the log, and as durable as its topic wants; never back, never further than that."""
         if len(self.leadership.replicas) <= 1 and end_offset > self.log.high_watermark:
             self.log.update_high_watermark(end_offset)
+            self.watchers.wake_all()
 
     def _after(self, appended: Appended, nbytes: int) -> None:
         if appended.duplicate:

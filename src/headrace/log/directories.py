@@ -468,14 +468,20 @@ class LogDirectories:
     def checkpoint(self, *names: str) -> None:
         """Write down how far each log is durable, where it starts, and what of it is committed; or only some of that.
 
-        Call it from time to time: it bounds what a crash makes us check.
+        Call it from time to time: it bounds what a crash makes us check. For want of descriptors some of it may not be
+        written down: that DiskError is raised when all else is.
         """
+        shortage: DiskError | None = None
         for name in names or OFFSETS:
             for directory in self._online():
                 try:
                     directory.write_checkpoint(self._disk, name)
                 except DiskError as error:
                     self._go_offline(directory, error)
+                    if error.is_shortage:
+                        shortage = error
+        if shortage is not None:
+            raise shortage
 
     def begin_cut(self, log: Log, offset: int) -> bool:
         """Before a log's end is cut off: from now on nothing behind the cut counts as durable; whether that has to be
@@ -483,17 +489,20 @@ class LogDirectories:
 
         What is written in its place is not durable, and after a crash it would be taken for damage to what was.
         """
-        directory = self._of(log.partition)
-        directory.cuts[log.partition] = offset
-        return directory.written.get(log.partition, 0) > offset
+        partition = log.partition
+        # In all of them: a move may put the log into another before it is cut.
+        for directory in self._directories:
+            directory.cuts[partition] = offset
+        return self._of(partition).written.get(partition, 0) > offset
 
     def write_cut(self, partition: TopicPartition) -> None:
-        """Write down that nothing behind a cut is durable."""
+        """Write down that nothing behind a cut is durable; DiskError: it is not, and the log must not be cut."""
         directory = self._of(partition)
         try:
             directory.write_checkpoint(self._disk, checkpoints.RECOVERY_POINT)
         except DiskError as error:
             self._go_offline(directory, error)
+            raise
 
     def end_cut(self, partition: TopicPartition) -> None:
         """The log was cut, or will not be: it says itself how far it is durable."""
@@ -522,7 +531,11 @@ class LogDirectories:
             for log in (*directory.futures.values(), *(() if closed else directory.logs.values())):
                 log.abandon()
         if clean:
-            self.checkpoint()
+            try:
+                self.checkpoint()
+            except DiskError as error:
+                all_closed.clear()
+                logger.error("the log directories will be checked at the next start: %s", error)
             for directory in all_closed:
                 if directory.offline is None:
                     self._mark_clean(directory, broker_epoch)

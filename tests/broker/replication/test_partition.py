@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Awaitable
 from dataclasses import replace
 from typing import cast
@@ -27,7 +28,8 @@ from headrace.broker.broker import Broker
 from headrace.broker.dispatch import RequestContext
 from headrace.broker.handlers.offset_for_leader_epoch import offset_for_leader_epoch
 from headrace.broker.leadership import Leadership
-from headrace.broker.partition import Partition
+from headrace.broker.partition import SYNC_RETRY_S, Partition
+from headrace.broker.purgatory import Waiter
 from headrace.broker.replication import copying
 from headrace.broker.replication.copying import StaleAnswerError
 from headrace.broker.replication.follower import Answer
@@ -51,7 +53,7 @@ from headrace.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopic,
 )
 from headrace.runtime import DirectoryWriter
-from headrace.runtime.simulated import Simulation, run_simulation
+from headrace.runtime.simulated import DiskFault, Simulation, run_simulation
 
 
 def test_an_append_is_acknowledged_when_every_in_sync_replica_has_it() -> None:
@@ -444,6 +446,39 @@ def test_after_a_crash_nothing_is_seen_before_it_is_as_durable_as_its_topic_want
         assert partition.high_watermark == 1
         await partition.turns.idle()
         assert (log.recovery_point, partition.high_watermark) == (3, 3)
+        await writer.close()
+
+    run_simulation(main, 1)
+
+
+@pytest.mark.parametrize("how", ["less is wanted", "synced by time", "synced by others"])
+def test_what_could_not_be_synced_is_seen_when_it_need_not_be_any_more(how: str) -> None:
+    """Nothing more need be written for that: others have synced it, as a move does, or the topic asks for less now."""
+
+    async def main(simulation: Simulation) -> None:
+        host = simulation.host()
+        config = LogConfig(flush_messages=1)
+        log = open_log(host, config)
+        log.append(raw.batch([b"one"]), 0)
+        log.abandon()
+        log = open_log(host, config)
+        writer = DirectoryWriter(host.runtime, "/data")
+        host.disk.inject(DiskFault("sync_dir", errno.EMFILE, times=None))
+        partition = Partition(OWN, PARTITION, log, writer, Leadership(OWN, 0, [OWN], [OWN]))
+        await partition.turns.idle()
+        assert (log.end_offset, partition.high_watermark) == (1, 0)
+        reader = Waiter(1)
+        partition.watchers.add(reader)
+        host.disk.heal()
+        if how == "less is wanted":
+            partition.reconfigure(LogConfig())
+        elif how == "synced by time":
+            await partition.sync()
+        else:
+            log.sync()
+            await asyncio.sleep(2 * SYNC_RETRY_S)
+        assert partition.high_watermark == 1
+        assert reader.future.done()
         await writer.close()
 
     run_simulation(main, 1)

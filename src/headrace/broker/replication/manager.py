@@ -23,6 +23,7 @@ from headrace.net.node import Node
 from headrace.protocol.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
 from headrace.protocol.messages.fetch import FetchRequest, FetchResponse
 from headrace.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from headrace.runtime import DiskError
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -120,7 +121,10 @@ class ReplicationManager:
         directories = replicas.directories
         try:
             if directories.begin_cut(partition.log, offset):
-                await replicas.change_directories(directories.write_cut, partition.key)
+                try:
+                    await replicas.change_directories(directories.write_cut, partition.key)
+                except DiskError as error:
+                    raise partition.failed(error) from error
             yield
         finally:
             directories.end_cut(partition.key)

@@ -94,6 +94,27 @@ def test_a_topic_made_anew_does_not_inherit_where_the_old_one_began() -> None:
     assert (again.start_offset, again.end_offset, again.high_watermark) == (0, 50, 0)
 
 
+@pytest.mark.parametrize("operation", ["sync_dir", "rename"])
+def test_a_log_whose_deletion_ran_short_of_descriptors_never_passes_for_its_successor(operation: str) -> None:
+    """Not after a power loss either that takes the id of the one and the name of the other, in another directory."""
+    for seed in range(20):
+        host = make_host(seed)
+        directories = opened(host, A, B)
+        old = directories.create(KEY, CONFIG, OLD, path=A)
+        fill(old, 5)
+        old.active.file.sync()
+        for path in (old.directory, A):
+            host.disk.sync_dir(path)
+        host.disk.inject(DiskFault(operation, errno.EMFILE, under=A))
+        directories.delete(KEY)
+        host.disk.heal()
+        directories.create(KEY, CONFIG, NEW, path=B)
+        host.kill(power_loss=True, model=CrashModel.HARSH)
+        host.restart()
+        again = opened(host, A, B, known={OLD: LogFate.DELETED, NEW: LogFate.OPENED}).get(KEY)
+        assert again is None or again.end_offset == 0, seed
+
+
 def test_nor_does_it_after_a_restart_between_the_deletion_and_the_creation() -> None:
     host = make_host()
     directories = opened(host)

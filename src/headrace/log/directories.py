@@ -277,11 +277,13 @@ class LogDirectories:
         if reason is not None:
             raise KafkaStorageError(f"{partition} is there, but cannot be opened: {reason}")
         directory = self._named(path) if path is not None else self._emptiest()
-        try:
-            directory.free(self._runtime, partition)
-        except DiskError as error:
-            self._go_offline(directory, error)
-            raise
+        # Also where an older one was deleted, which for want of descriptors may not be durable.
+        for place in (d for d in self._online() if d is directory or partition in d.stale):
+            try:
+                place.free(self._runtime, partition)
+            except DiskError as error:
+                self._go_offline(place, error)
+                raise
         log = self._make(directory, str(partition), partition, config, topic_id)
         directory.logs[partition] = log
         return log
@@ -344,6 +346,7 @@ class LogDirectories:
                 self._go_offline(directory, error)
 
     def _delete_from(self, directory: Directory, partitions: list[TopicPartition]) -> None:
+        directory.stale.update(partitions)
         for partition in partitions:
             unopened = directory.unopened.pop(partition, None)
             if unopened is not None and directory.offline is None:
@@ -489,11 +492,9 @@ class LogDirectories:
 
         What is written in its place is not durable, and after a crash it would be taken for damage to what was.
         """
-        partition = log.partition
-        # In all of them: a move may put the log into another before it is cut.
-        for directory in self._directories:
-            directory.cuts[partition] = offset
-        return self._of(partition).written.get(partition, 0) > offset
+        for directory in self._directories:  # a move may put the log into another before it is cut
+            directory.cuts[log.partition] = offset
+        return self._of(log.partition).written.get(log.partition, 0) > offset
 
     def write_cut(self, partition: TopicPartition) -> None:
         """Write down that nothing behind a cut is durable; DiskError: it is not, and the log must not be cut."""

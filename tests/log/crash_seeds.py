@@ -6,6 +6,7 @@ import sys
 import traceback
 
 from tests.log.crashes import run_seed
+from tests.log.directory_crashes import run_directories_seed
 from tests.log.follower_crashes import run_follower_seed
 
 
@@ -17,6 +18,7 @@ def main() -> int:
         try:
             run_seed(seed)
             run_follower_seed(seed)
+            run_directories_seed(seed)
         except Exception:  # noqa: BLE001 - every failing seed is reported, whatever it fails with
             failed.append(seed)
             print(f"seed {seed} failed:", file=sys.stderr)

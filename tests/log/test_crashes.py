@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 
 import pytest
 
@@ -12,6 +13,7 @@ from headrace.runtime import DiskError
 from headrace.runtime.simulated import DiskFault, Host
 
 from .crashes import run_seed, stored
+from .directory_crashes import run_directories_seed
 from .follower_crashes import run_follower_seed
 from .making import NOW_MS, batch, make_host, open_log
 
@@ -36,6 +38,15 @@ def test_after_a_power_loss_a_followers_log_is_a_prefix_of_one_that_it_was_sent(
 def test_after_a_power_loss_a_followers_log_knows_no_epoch_or_producer_of_what_was_cut_off(seed: int) -> None:
     """Seeds that have failed: an epoch in the middle of a batch, and a transaction that nobody would have ended."""
     run_follower_seed(seed)
+
+
+@pytest.mark.parametrize("block", range(2))
+def test_after_a_power_loss_each_directory_has_its_logs_and_nothing_of_others(
+    block: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL)
+    for seed in range(block * 20, block * 20 + 20):
+        run_directories_seed(seed)
 
 
 def work(log: Log) -> int:

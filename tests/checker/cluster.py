@@ -38,6 +38,8 @@ CREW = [
     ("observer", "observer-12"),
 ]
 ROLLING_ERROR = "error in a rolling restart"
+BEYOND_KAFKA = (ROLLING_ERROR, "offset taken back")
+"""What Apache Kafka does not promise: right after a move, a coordinator of its tells committed offsets of before."""
 _WARM_UP_S, _QUIET_S = 10.0, 10.0
 
 
@@ -150,7 +152,8 @@ def main() -> int:
         run = ClusterRun(directory, seed, say, with_zookeeper=options.zookeeper, of_apache=options.kafka)
         report = run.go(options.seconds)
         print("\n".join(report.lines()))
-    return 1 if report.anomalies else 0
+    allowed = BEYOND_KAFKA if options.kafka else ()
+    return 1 if any(one.name not in allowed for one in report.anomalies) else 0
 
 
 if __name__ == "__main__":

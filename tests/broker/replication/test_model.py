@@ -23,7 +23,7 @@ def test_a_follower_that_ends_where_the_leaders_log_begins_comes_in_with_the_sam
     run(seed)
 
 
-@pytest.mark.parametrize("seed", [1080762, 1078087, 2045528, 2076565])
+@pytest.mark.parametrize("seed", [1080762, 1078087, 2045528, 2076565, 5018064])
 def test_what_failed_once_does_not_fail_again(seed: int) -> None:
     """A late proposal that let one in whom the leader did not wait for any more; the model itself, which took records
     that are deleted for committed ones, and twice the cut of a copy that nobody counts on for a loss."""

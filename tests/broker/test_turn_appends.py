@@ -379,7 +379,7 @@ def test_what_is_known_of_a_client_does_not_outlive_its_partition_nor_its_rights
             patch.setattr(broker.replicas, "partitions", {})
             answers = again(turn, produce(raw.batch([b"e"])), produce(raw.batch([b"f"])))
         assert not writes, "nothing is appended together"
-        assert {outcome(answer)[0] for answer in answers} == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+        assert {outcome(answer)[0] for answer in answers} == {ErrorCode.NOT_LEADER_OR_FOLLOWER}
 
     played(monkeypatch, scenario)
 

@@ -36,7 +36,7 @@ class Model:
         self.epoch = -1
         self.open: list[object] | None = None
         self.committed: list[int] = []
-        self.marker: tuple[int, int] | None = None
+        self.marker: tuple[int, object] | None = None
         self.calls: list[str] = []
 
 
@@ -46,6 +46,8 @@ class ModelSteps:
     def __init__(self, model: Model, batch_id: int, rows: list[int], trouble) -> None:  # type: ignore[no-untyped-def]
         self.model, self.batch_id, self.rows, self.trouble = model, batch_id, rows, trouble
         self.stopped = False
+        # Kept in the marker, so that nobody else is ever taken for this run (an id is given again).
+        self.run = object()
 
     def _step(self, name: str, identity: ProducerIdentity | None, effect) -> None:  # type: ignore[no-untyped-def]
         self.model.calls.append(name)
@@ -67,7 +69,7 @@ class ModelSteps:
         self._step("look", None, lambda: None)
         if self.model.marker is None or self.model.marker[0] < self.batch_id:
             return MarkerFinding.NOTHING
-        return MarkerFinding.OURS if self.model.marker == (self.batch_id, id(self)) else MarkerFinding.BEFORE
+        return MarkerFinding.OURS if self.model.marker == (self.batch_id, self.run) else MarkerFinding.BEFORE
 
     def is_stopped(self) -> bool:
         return self.stopped
@@ -88,7 +90,7 @@ class ModelSteps:
     def mark(self, identity: ProducerIdentity) -> None:
         def effect() -> None:
             assert self.model.open is not None
-            self.model.open.append(("marker", self.batch_id, id(self)))
+            self.model.open.append(("marker", self.batch_id, self.run))
 
         self._step("mark", identity, effect)
 

@@ -14,7 +14,7 @@ from tests.broker.raw import RawClient
 from headrace.errors import ErrorCode
 from headrace.log import validation
 from headrace.records import Codec, DecompressedTooLargeError, compress, decompress, read_records, split
-from headrace.records.walk import RecordRules, Walk, walk_records
+from headrace.records.walk import Walk, walk_records
 from headrace.testing import EmbeddedBroker, broker
 
 from .batches import SMALLEST_RECORD, many_small, poisoned
@@ -44,8 +44,8 @@ def walks(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """The threads on which batches were walked through, and how many records each time."""
     found: list[tuple[str, int]] = []
 
-    def noted(batch: object, rules: RecordRules, limit_bytes: int) -> Walk:
-        walk = walk_records(batch, rules, limit_bytes)  # type: ignore[arg-type]  # a batch, as the real one is given
+    def noted(batch: object, *limits: object) -> Walk:
+        walk = walk_records(batch, *limits)  # type: ignore[arg-type]  # as the real one is given
         found.append((threading.current_thread().name, walk.index))
         return walk
 

@@ -12,6 +12,7 @@ from headrace.errors import KafkaError
 from headrace.log import LogConfig, Origin, validation
 from headrace.records import Batch, Codec, TimestampType, build_batch, compress, read_records
 from headrace.records.batch import HEADER_BYTES, PREFIX_BYTES, seal
+from headrace.records.uniform import is_like_the_first
 from headrace.topics import TopicPartition
 
 NOW_MS = 1_700_000_000_000
@@ -123,3 +124,24 @@ def test_so_does_what_has_to_be_numbered_anew(count: int, found: str) -> None:
     assert long_or_short(raw, LogConfig(codec=Codec.NONE)) == "short"
     checked = validation.validate(memoryview(raw), LogConfig(), Origin.CLIENT, PARTITION, NOW_MS)
     assert [record.offset for record in read_records(Batch(checked.view))] == [*range(count)]
+
+
+@pytest.mark.parametrize(
+    ("count", "others", "found"),
+    [(1024, 1024, "short"), (9000, 0, "short"), (9000, 20, "long"), (1 << 14, 0, "short")],
+)
+def test_many_records_take_long_unless_they_are_of_one_size(count: int, others: int, found: str) -> None:
+    """What a producer sends in one request has thousands of records, and mostly nothing has to be asked about them."""
+    places = {*random.Random(count).sample(range(1, count), others)} if others < count else {*range(count)}
+    rows = [(NOW_MS + index // 99, None, bytes(50 + index % 2 * (index in places)), ()) for index in range(count)]
+    assert long_or_short(build_batch(rows), LogConfig()) == found
+    if count > 1024:
+        assert long_or_short(build_batch(rows, codec=Codec.LZ4), LogConfig()) == "long", "nobody can tell before"
+
+
+def test_more_records_take_long_whatever_they_are() -> None:
+    rows = [(NOW_MS, None, b"", ())] * ((1 << 14) + 1)
+    assert long_or_short(build_batch(rows), LogConfig()) == "long"
+    different = [(NOW_MS, None, bytes(index % 90), ()) for index in range(2000)]
+    assert long_or_short(build_batch(different), LogConfig()) == "long"
+    assert not is_like_the_first(Batch(build_batch(different)).payload, 2000), "it is not even begun"

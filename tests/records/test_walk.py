@@ -11,6 +11,7 @@ import zlib
 
 import pytest
 
+from headrace.protocol.wire import uvarint
 from headrace.records import (
     Batch,
     Codec,
@@ -22,10 +23,18 @@ from headrace.records import (
     read_records,
     walk,
 )
-from headrace.records.batch import HEADER_BYTES, seal
+from headrace.records.batch import HEADER_BYTES, Buffer, seal
 from headrace.records.compression import decompress_pieces
 from headrace.records.kernels_plain import read_varint
-from headrace.records.walk import REFUSED_SHOWN_MAX, RecordRules, renumbered, walk_records
+from headrace.records.walk import (
+    INT64_MAX,
+    INT64_MIN,
+    REFUSED_SHOWN_MAX,
+    RecordRules,
+    Walk,
+    renumbered,
+    walk_records,
+)
 
 CODECS = tuple(Codec)
 NOW_MS = 1_700_000_000_000
@@ -438,16 +447,78 @@ def test_what_ends_runs_again_and_again_is_not_compared_with_all_that_follow(mon
     count = 20_000
     rows = [(NOW_MS + (0 if index % 17 else 9), None, b"vv", ()) for index in range(count)]
     compared = []
-    numbered = walk._numbered
+    numbered = walk.numbered
 
     def noted(first: int, some: int, width: int) -> list[bytes]:
         compared.append(some)
         return numbered(first, some, width)
 
-    monkeypatch.setattr(walk, "_numbered", noted)
+    monkeypatch.setattr(walk, "numbered", noted)
     found = walk_records(Batch(build_batch(rows)), RecordRules(NOW_MS, NOW_MS + 5))
     assert (found.left, found.refused_count) == (0, len(range(0, count, 17)))
     assert sum(compared) < 6 * count
     compared.clear()
     assert walk_records(Batch(build_batch(rows))).left == 0
     assert len(compared) < 12, "where nothing ends them, they are long"
+
+
+def with_stamps(deltas: list[int], value_bytes: int) -> bytes:
+    """Records of one size, each with its timestamp in as many bytes as the one that needs most."""
+    written = [(delta << 1 ^ delta >> 63) & (1 << 64) - 1 for delta in deltas]
+    width = max(1, *(-(-number.bit_length() // 7) for number in written))
+    payload = b""
+    for index, number in enumerate(written):
+        body = b"\0" + in_bytes(number, width) + uvarint(2 * index) + b"\1" + uvarint(2 * value_bytes)
+        body += bytes(value_bytes) + b"\0"
+        payload += uvarint(2 * len(body)) + body
+    return payload
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_latest_timestamp_of_many_is_found_in_whatever_order_they_come(seed: int) -> None:
+    """Later and later, which is usual and is looked at together; then those of several threads, and earlier ones."""
+    rng = random.Random(seed)
+    taken = set()
+    for _ in range(40):
+        most = rng.choice((5, 63, 64, 200, 8191, 8192, 1 << 20, 1 << 40, 1 << 61, INT64_MAX - NOW_MS, INT64_MAX))
+        least = rng.choice((0, 0, 0, -1, -most, -NOW_MS - 1))
+        deltas = sorted(rng.randrange(least, most + 1) for _ in range(rng.choice((20, 60, 200))))
+        disorder = rng.choice((0, 0, 1, len(deltas)))
+        for _ in range(disorder):
+            one, other = rng.randrange(len(deltas)), rng.randrange(len(deltas))
+            deltas[one], deltas[other] = deltas[other], deltas[one]
+        payload = with_stamps(deltas, rng.choice((10, 100, 5000)))
+        rules = RecordRules(
+            NOW_MS + rng.choice((0, 1, least, INT64_MIN)), NOW_MS + rng.choice((max(deltas), most, most - 1, 1 << 63))
+        )
+        batch = rebuilt(Batch(build_batch([(NOW_MS, None, b"", ())])), payload, Codec.NONE, len(deltas))
+        found = walk_records(batch, rules)
+        expected = plainly(payload, len(deltas), rules)
+        assert (found.greatest, found.refused_count, found.is_misnumbered) == expected
+        taken.add(found.refused_count == 0)
+    assert taken == {True, False}
+
+
+@pytest.mark.parametrize("wrong", [None, 0, 30, 59])
+def test_large_records_are_compared_where_they_lie(wrong: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Too large to be copied, all of one size but for one that is not what it says."""
+    one_by_one = []
+    pass_each = Walk._pass_each
+
+    def noted(self: Walk, raw: Buffer, at: int, count_max: int) -> int:
+        before = self.left
+        at = pass_each(self, raw, at, count_max)
+        one_by_one.append(before - self.left)
+        return at
+
+    monkeypatch.setattr(Walk, "_pass_each", noted)
+    payload = bytearray(with_stamps([0] * 60, 5000))
+    if wrong is not None:
+        payload[(wrong + 1) * (len(payload) // 60) - 1] = 2  # it has a header
+    batch = rebuilt(Batch(build_batch([(NOW_MS, None, b"", ())])), bytes(payload), Codec.NONE, 60)
+    if wrong is None:
+        assert walk_records(batch).left == 0
+        assert sum(one_by_one) == 0
+    else:
+        with pytest.raises(MalformedRecordError, match=f"record {wrong} "):
+            walk_records(batch)

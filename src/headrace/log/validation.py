@@ -49,8 +49,10 @@ from headrace.records.batch import (
     seal,
     set_max_timestamp,
 )
+from headrace.records.errors import ManyDifferentError
 from headrace.records.kernels_plain import MIN_BODY_BYTES, MalformedFieldError, read_varint
 from headrace.records.read import read_control, read_records
+from headrace.records.uniform import is_like_the_first
 from headrace.records.walk import (
     ANYTHING,
     INT64_MAX,
@@ -78,6 +80,9 @@ _UNPACKED_BYTES_MAX = DEFAULT_LIMIT_BYTES
 _RECOMPRESSED_BYTES_MAX = 64 * 1024 * 1024
 # What may be validated on the event loop: about a millisecond's worth.
 _SHORT_RECORDS_MAX = 1024
+_SHORT_RECORDS_OF_ONE_SIZE_MAX = 1 << 14
+# Of those how many may be looked at one by one, where their sizes change.
+_SHORT_ONE_BY_ONE_MAX = 128
 _SHORT_BYTES_MAX = 2 * 1024 * 1024
 _SHORT_PACKED_BYTES_MAX = 32 * 1024
 _SHORT_UNPACKED_BYTES_MAX = 512 * 1024
@@ -167,7 +172,7 @@ def validate(
     # The end of a transaction is let in whatever its size: without it the transaction would be open for ever.
     if size > config.max_message_bytes and (from_client or not header.attributes & CONTROL_BIT):
         raise _too_large(size, config, partition)
-    if short and from_client and _takes_long(header, size, config):
+    if short and from_client and _takes_long(view, header, config):
         raise TakesLongError(f"{partition}: a batch of {header.count} records and {size} bytes")
     if crc32c(view[ATTRIBUTES_AT:]) != header.crc:
         raise CorruptMessageError(
@@ -342,10 +347,12 @@ def _check_header(header: BatchHeader, partition: TopicPartition) -> None:
         )
 
 
-def _takes_long(header: BatchHeader, size: int, config: LogConfig) -> bool:
-    if header.count > _SHORT_RECORDS_MAX or size > _SHORT_BYTES_MAX:
+def _takes_long(view: memoryview, header: BatchHeader, config: LogConfig) -> bool:
+    size, count, codec = len(view), header.count, header.attributes & CODEC_MASK
+    if count > _SHORT_RECORDS_OF_ONE_SIZE_MAX or size > _SHORT_BYTES_MAX:
         return True
-    codec = header.attributes & CODEC_MASK
+    if count > _SHORT_RECORDS_MAX and (codec or not is_like_the_first(view[HEADER_BYTES:], count)):
+        return True
     if codec and size > _SHORT_PACKED_BYTES_MAX:
         return True
     return config.codec is not None and config.codec != codec and size > _SHORT_PACKED_BYTES_MAX
@@ -384,8 +391,11 @@ def _check_records(
                 [RecordError(index, message) for index in range(min(header.count, RECORD_ERRORS_MAX))],
             )
     limit_bytes = _SHORT_UNPACKED_BYTES_MAX if short else unpacked_bytes_max(config)
+    one_by_one_max = _SHORT_ONE_BY_ONE_MAX if short and header.count > _SHORT_RECORDS_MAX else header.count
     try:
-        walk = walk_records(Batch(view), rules, limit_bytes)
+        walk = walk_records(Batch(view), rules, limit_bytes, one_by_one_max)
+    except ManyDifferentError as error:
+        raise TakesLongError(f"{partition}: {error}") from error
     except DecompressedTooLargeError as error:
         if short:
             raise TakesLongError(f"{partition}: {error}") from error

@@ -13,3 +13,7 @@ class MalformedRecordError(HeadraceError):
 
 class DecompressedTooLargeError(MalformedRecordError):
     """Decompressing would pass the reader's limit: a bomb, or a limit set too low."""
+
+
+class ManyDifferentError(HeadraceError):
+    """So many records of a batch would have to be passed one by one that it takes longer than was allowed."""

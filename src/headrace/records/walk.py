@@ -6,8 +6,8 @@ on is found out along the way. What is compressed is unpacked piece by piece, so
 whatever it grows to.
 
 Records of one size, which are usual, lie at equal distances: the same byte of many of them is one slice, and whether
-all are alike is one comparison. Those of different sizes take a step each (`varied`), and what is written in an unusual
-way is looked at byte by byte.
+all are alike is one comparison (`uniform`). Those of different sizes take a step each (`varied`), and what is written
+in an unusual way is looked at byte by byte.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from typing import NamedTuple
 from headrace.protocol.wire import uvarint
 from headrace.records.batch import Batch, BatchHeader, Buffer, to_int64
 from headrace.records.compression import DEFAULT_LIMIT_BYTES, PIECE_BYTES, decompress_pieces
-from headrace.records.errors import MalformedRecordError
+from headrace.records.errors import MalformedRecordError, ManyDifferentError
 from headrace.records.kernels_plain import MIN_BODY_BYTES, MalformedFieldError, read_varint, read_varlong, skip_headers
+from headrace.records.uniform import WIDER_AT, largest_number, numbered, shape_at
 from headrace.records.varied import pass_varied
 
 INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
@@ -40,21 +41,12 @@ _VARIED_MAX = 1024
 _COPIED_BELOW_BYTES = 4096
 _ZIGZAG = tuple(number >> 1 ^ -(number & 1) for number in range(0x80))
 _HIGH_BYTES = bytes(range(0x80, 0x100))
+_EVEN_BYTES = bytes(range(0, 0x100, 2))
 _NUMBER_BYTES_MAX = 10
-# How the numbers from 0 on are written as zigzag varints, byte by byte, of one byte and of two; and how those of more
-# bytes begin, until it begins anew.
-_NUMBERED = {
-    1: (bytes(number << 1 for number in range(1 << 6)),),
-    2: (
-        bytes(number << 1 & 0x7F | 0x80 for number in range(1 << 13)),
-        bytes(number >> 6 for number in range(1 << 13)),
-    ),
-}
-_LOWEST_BYTES = _NUMBERED[2][0][:64]
-# Where the varint of an offset delta gets another byte. More than three are only in batches that nobody takes, or where
-# a number is written with more bytes than it needs.
-_WIDER_AT = (1 << 6, 1 << 13, 1 << 20)
 _UINT64_MAX = (1 << 64) - 1
+
+
+_RECORDS_EVER = 1 << 31
 
 
 class RecordRules(NamedTuple):
@@ -85,6 +77,7 @@ class Walk:
         "_low",
         "_may_wrap",
         "_needs_key",
+        "_one_by_one_left",
         "_pause",
         "_run_max",
         "greatest",
@@ -95,13 +88,14 @@ class Walk:
         "refused_count",
     )
 
-    def __init__(self, header: BatchHeader, rules: RecordRules = ANYTHING) -> None:
+    def __init__(self, header: BatchHeader, rules: RecordRules = ANYTHING, one_by_one_max: int = _RECORDS_EVER) -> None:
         self._base = header.base_timestamp
         self._count = self.left = max(header.count, 0)
         self._low, self._high, self._needs_key = rules
         self._may_wrap = abs(self._base) >> 62 != 0
         self._pause = _AFTER_NO_RUN
         self._run_max = self._count
+        self._one_by_one_left = one_by_one_max
         self.greatest = NO_TIMESTAMP
         self.refused: list[Refused] = []
         self.refused_count = 0
@@ -116,12 +110,20 @@ class Walk:
         return self._count - self.left
 
     def feed(self, raw: Buffer, at: int) -> int:
-        """Pass all whole records from a position on; the position behind them. MalformedRecordError if one is wrong."""
+        """Pass all whole records from a position on; the position behind them.
+
+        MalformedRecordError if one is wrong, ManyDifferentError if more than allowed have to be passed one by one.
+        """
         if type(raw) is not bytes:
-            return self._pass_each(raw, at, self.left)  # slow to be indexed, and few
+            # Slow to be indexed, and few.
+            while self.left >= _RUN_MIN and (run := self._pass_run(raw, at)):
+                at = run
+            return self._pass_each(raw, at, self.left)
         alone = 0
         was_quick = True
         while self.left:
+            if self._one_by_one_left < 0:
+                raise ManyDifferentError(f"the batch's {self._count} records are not of one size")
             if alone:
                 before = at
                 at = self._pass_each(raw, at, alone)
@@ -146,9 +148,10 @@ class Walk:
         """Pass records of any size that are written in the usual way: the position behind them, and how many."""
         if self._may_wrap:
             return at, 0
-        count = min(self.left, _VARIED_MAX)
+        count = min(self.left, _VARIED_MAX, self._one_by_one_left + 1)
         at, passed = pass_varied(raw, at, self.index, count, self._allows, needs_key=self._needs_key)
         self.left -= passed
+        self._one_by_one_left -= passed
         return at, passed
 
     def _allows(self, delta: int) -> bool:
@@ -243,6 +246,7 @@ class Walk:
             pass
         self.greatest = greatest
         self.left -= passed
+        self._one_by_one_left -= passed
         if passed < count_max and self.left:
             self._check_cut(raw, record_at)
         return record_at
@@ -281,28 +285,29 @@ class Walk:
     def wrong(self, what: str) -> MalformedRecordError:
         return MalformedRecordError(f"record {self.index} of the batch's {self._count} cannot be read: {what}")
 
-    def _pass_run(self, raw: bytes, at: int) -> int:
+    def _pass_run(self, raw: Buffer, at: int) -> int:
         """Pass records that are shaped like the one at a position, which is whole; 0 if they are too few to bother."""
         index = self.index
-        shape = _shape(raw, at, index)
+        shape = shape_at(raw, at, index)
         if shape is None:
             return 0
-        stride, fixed, stamp_at, stamp_width, number_at, number_width, keyless = shape
-        if keyless and self._needs_key:
+        stride, fixed, stamp_at, stamp_width, number_at, number_width, has_key = shape
+        if self._needs_key and not has_key:
             return 0
-        wider = _WIDER_AT[number_width - 1]
+        wider = WIDER_AT[number_width - 1]
         run_max, self._run_max = self._run_max, _RUN_AFTER_FAILURE
         count = compared = min(self.left, (len(raw) - at) // stride, wider - index, run_max)
         # How many have the same first byte of their length: the others are of another size.
-        head = raw[at : at + count * stride : stride]
-        count -= len(head.lstrip(head[:1]))
+        head = bytes(raw[at : at + count * stride : stride])
+        if head != head[:1] * count:
+            count -= len(head.lstrip(head[:1]))
         if count < _RUN_MIN:
             return 0
         end = at + count * stride
         for place in fixed:
-            if raw[at + place : end : stride].count(raw[at + place]) != count:
+            if raw[at + place : end : stride] != bytes((raw[at + place],)) * count:
                 return 0
-        for place, column in enumerate(_numbered(index, count, number_width)):
+        for place, column in enumerate(numbered(index, count, number_width)):
             if raw[at + number_at + place : end : stride] != column:
                 return 0
         if not self._take_stamps(raw, at + stamp_at, end, stride, stamp_width):
@@ -311,99 +316,27 @@ class Walk:
         self._run_max = max(run_max if count == compared else _RUN_AFTER_FAILURE, _RUN_GROWTH * count)
         return end
 
-    def _take_stamps(self, raw: bytes, at: int, end: int, stride: int, width: int) -> bool:
-        """Note the timestamps of a run, of which there are few different ones; False if any breaks a rule."""
-        parts = [raw[at + place : end : stride] for place in range(width)]
+    def _take_stamps(self, raw: Buffer, at: int, end: int, stride: int, width: int) -> bool:
+        """Note the timestamps of a run; False if any breaks a rule."""
+        parts = [bytes(raw[at + place : end : stride]) for place in range(width)]
         if not parts[-1].isascii() or any(part.translate(None, _HIGH_BYTES) for part in parts[:-1]):
             return False  # some take another number of bytes
-        if width == 1:
-            deltas = {_ZIGZAG[byte] for byte in set(parts[0])}
-        else:
-            numbers = {
-                sum((byte & 0x7F) << 7 * place for place, byte in enumerate(some)) & _UINT64_MAX
-                for some in set(zip(*parts))
-            }
-            deltas = {number >> 1 ^ -(number & 1) for number in numbers}
-        stamps = {to_int64(self._base + delta) for delta in deltas}
+        if self._base >= self._low and not parts[0].translate(None, _EVEN_BYTES):
+            # None is earlier than the batch's: the latest tells of all.
+            number = largest_number(parts)
+            if number is not None and self._base + (number >> 1) <= min(self._high, INT64_MAX):
+                self.greatest = max(self.greatest, self._base + (number >> 1))
+                return True
+        numbers = {
+            sum((byte & 0x7F) << 7 * place for place, byte in enumerate(row)) & _UINT64_MAX for row in set(zip(*parts))
+        }
+        stamps = {to_int64(self._base + (number >> 1 ^ -(number & 1))) for number in numbers}
         stamps.discard(NO_TIMESTAMP)
         if stamps:
             if min(stamps) < self._low or max(stamps) > self._high:
                 return False
             self.greatest = max(self.greatest, max(stamps))
         return True
-
-
-def _numbered(first: int, count: int, width: int) -> list[bytes]:
-    """Byte by byte, how the offsets of records from a place on are written that all take so many bytes."""
-    if width <= 2:
-        return [column[first : first + count] for column in _NUMBERED[width]]
-    columns = []
-    for place in range(width):
-        more = 0x80 if place < width - 1 else 0
-        if place == 0:
-            begin = first % 64
-            columns.append((_LOWEST_BYTES * (count // 64 + 2))[begin : begin + count])
-            continue
-        # The same byte for so many records.
-        size = 1 << (7 * place - 1)
-        start = first // size
-        cycle = b"".join(
-            bytes((number & 0x7F | more,)) * size for number in range(start, (first + count - 1) // size + 1)
-        )
-        begin = first - start * size
-        columns.append(cycle[begin : begin + count])
-    return columns
-
-
-def _shape(raw: bytes, at: int, index: int) -> tuple[int, list[int], int, int, int, int, bool] | None:
-    """Of the record at a position, all relative to it: its size, where bytes are that others of its shape have too (but
-    for the first), where its timestamp is and how wide, where its offset is and how wide, whether it has no key. None
-    when it is not whole, has headers, or another offset than its place, or writes that in many bytes."""
-    start, end = at, len(raw)
-    try:
-        size, at = _number_at(raw, at, end)
-        stop = at + size
-        if stop > end or size < MIN_BODY_BYTES:
-            return None
-        fixed = [*range(1, at - start)]
-        stamp_at = at + 1
-        delta_at = stamp_at + 1 if raw[stamp_at] < 0x80 else read_varlong(raw, stamp_at, stop)[1]
-        delta, key_at = _number_at(raw, delta_at, stop)
-        if delta != index or key_at - delta_at > len(_WIDER_AT):
-            return None
-        key_length, at = _number_at(raw, key_at, stop)
-        fixed += range(key_at - start, at - start)
-        value_at = at + key_length if key_length > 0 else at
-        length, at = _number_at(raw, value_at, stop)
-        fixed += range(value_at - start, at - start)
-        if length > 0:
-            at += length
-    except (MalformedFieldError, IndexError):
-        return None
-    if at != stop - 1 or raw[at] != 0:
-        return None
-    fixed.append(at - start)
-    return (
-        stop - start,
-        fixed,
-        stamp_at - start,
-        delta_at - stamp_at,
-        delta_at - start,
-        key_at - delta_at,
-        key_length < 0,
-    )
-
-
-def _number_at(raw: bytes, at: int, end: int) -> tuple[int, int]:
-    """As `read_varint`, faster for numbers of one and two bytes, and less careful about where it ends."""
-    byte = raw[at]
-    if byte < 0x80:
-        return byte >> 1 ^ -(byte & 1), at + 1
-    second = raw[at + 1]
-    if second < 0x80:
-        byte = byte & 0x7F | second << 7
-        return byte >> 1 ^ -(byte & 1), at + 2
-    return read_varint(raw, at, end)
 
 
 class _Pieces:
@@ -479,13 +412,19 @@ def _pass_long(walk: Walk, pieces: _Pieces) -> None:
     walk.passed(delta, offset_delta, has_key=key_length >= 0)
 
 
-def walk_records(batch: Batch, rules: RecordRules = ANYTHING, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> Walk:
+def walk_records(
+    batch: Batch,
+    rules: RecordRules = ANYTHING,
+    limit_bytes: int = DEFAULT_LIMIT_BYTES,
+    one_by_one_max: int = _RECORDS_EVER,
+) -> Walk:
     """Pass all records of a batch; what the rules refuse is in the result.
 
-    MalformedRecordError if a record is wrong or their number is, DecompressedTooLargeError past the limit.
+    MalformedRecordError if a record is wrong or their number is, DecompressedTooLargeError past the limit,
+    ManyDifferentError where more of them than that are not like their neighbours.
     """
     header = batch.header()
-    walk = Walk(header, rules)
+    walk = Walk(header, rules, one_by_one_max)
     payload = batch.payload
     if header.codec_id == 0:
         is_copied = walk.left * _COPIED_BELOW_BYTES > len(payload) and walk.left > 1

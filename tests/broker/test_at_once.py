@@ -389,7 +389,7 @@ def test_what_cannot_be_looked_into_for_now_costs_its_answer_and_not_the_connect
             return future
 
         monkeypatch.setattr(world.broker.checks, "submit", is_full)
-        world.send((produce(raw.batch([b"x"] * 2000)), 12))
+        world.send((produce(raw.batch([b"x" * (number % 50) for number in range(2000)])), 12))
         await asyncio.sleep(1)
         (answer,) = answers(world, ProduceResponse, 12)
         assert raw.produced(answer).error_code == ErrorCode.KAFKA_STORAGE_ERROR

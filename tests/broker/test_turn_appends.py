@@ -183,7 +183,7 @@ def test_what_takes_long_to_look_at_goes_the_long_way(monkeypatch: pytest.Monkey
         world.send((produce(raw.batch([b"first"])), VERSION))
         turn = Turn(world, monkeypatch)
         taken.clear()
-        many = produce(raw.batch([b""] * 1_100))
+        many = produce(raw.batch([bytes(number % 50) for number in range(1_100)]))
         turn.send(produce(raw.batch([b"a"])), many)
         turn.end()
         assert len(taken) == 1

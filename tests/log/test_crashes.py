@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import logging
 
@@ -9,6 +10,7 @@ import pytest
 
 from headrace.errors import KafkaStorageError
 from headrace.log import Log, LogConfig
+from headrace.records import Batch
 from headrace.runtime import DiskError
 from headrace.runtime.simulated import DiskFault, Host
 
@@ -198,3 +200,47 @@ def test_what_a_clean_stop_cannot_have_left_is_checked_in_spite_of_it() -> None:
     again = open_log(host, clean=True, recovery_point=3)
     assert again.end_offset == 2
     assert again.recovery.cut_bytes
+
+
+def compacted_without(host: Host, lost: int) -> tuple[LogConfig, tuple[int, ...]]:
+    """Thirty records in segments of a compacted log, one of which never came to the disk; where segments begin."""
+    config = LogConfig(segment_bytes=1000, compact=True)
+    log = open_log(host, config)
+    for number in range(30):
+        log.append(batch(b"v" * 40, key=b"%d" % number), leader_epoch=0, now_ms=NOW_MS)
+    file = host.disk.open(log.segments[lost].file.path)
+    file.truncate(0)
+    file.close()
+    return config, tuple(log.view.bases)
+
+
+def offsets_in(log: Log) -> list[int]:
+    return [Batch(found).header().base_offset for found in stored(log)]
+
+
+def test_a_segment_that_was_lost_is_not_taken_for_a_gap_that_compaction_left() -> None:
+    """The file behind it came to the disk before it did: a follower would have gone on behind both."""
+    host = make_host()
+    config, bases = compacted_without(host, 1)
+    assert len(bases) > 2
+    again = open_log(host, config)
+    assert again.end_offset == bases[1]
+    assert offsets_in(again) == [*range(bases[1])]
+    assert "does not continue where the one before it ends" in again.recovery.summary(again.partition)
+
+
+@pytest.mark.parametrize("known", ["cleaned_to", "recovery_point"])
+def test_a_gap_that_compaction_left_stays(known: str) -> None:
+    """It was compacted, which is written down afterwards, and synced, which is written down before."""
+    host = make_host()
+    config, bases = compacted_without(host, 0)
+    again = open_log(host, config, **{known: bases[1]})
+    assert offsets_in(again) == [*range(bases[1], 30)]
+    assert again.recovery.cut_bytes == 0
+
+
+def test_a_gap_that_compaction_left_stays_when_the_topic_is_compacted_no_more() -> None:
+    host = make_host()
+    config, bases = compacted_without(host, 0)
+    again = open_log(host, dataclasses.replace(config, compact=False), cleaned_to=bases[1], recovery_point=bases[1])
+    assert offsets_in(again) == [*range(bases[1], 30)]

@@ -282,7 +282,8 @@ class Broker:
             self.metadata = MetadataService(self.runtime, store, self.controller, self.replicas, is_shared=not is_alone)
             self.replication = ReplicationManager(self)
             self.replicas.surroundings = self.replication
-            self._to_close += [self.metadata.close, self.replicas.close, self.replication.close]
+            # The logs are brought in step with the metadata as long as that is followed.
+            self._to_close += [self.replicas.close, self.metadata.close, self.replication.close]
             self._to_close.append(self._directory_reports.close)
             self.answers = Answers(self.metadata.image, self.cluster_id)
             await self._open_metadata(patience)

@@ -110,10 +110,10 @@ class Directory:
             logger.warning("%s is damaged (%s): its offsets are found out from the logs", path, error)
             return {}
 
-    def find_stale(self, disk: Disk, known: dict[str, dict[TopicPartition, int]]) -> None:
-        """Look for checkpoints' entries of which there is no log any more; `known` is what those of `OFFSETS` say."""
+    def find_stale(self, known: dict[str, dict[TopicPartition, int]]) -> None:
+        """Look for checkpoints' entries of which there is no log any more; `known` is what they say."""
         self.written = known[checkpoints.RECOVERY_POINT]
-        for entries in (*known.values(), self.read_checkpoint(disk, checkpoints.CLEANER)):
+        for entries in known.values():
             self.stale.update(entries)
         self.stale.difference_update(self.logs, self.unopened)
 

@@ -43,6 +43,7 @@ class Log(AppendableLog):
         topic_id: bytes | None = None,
         id_is_read: bool = False,
         recovery_point: int = 0,
+        cleaned_to: int = 0,
         start_offset: int = 0,
         clean: bool = False,
         each_synced: bool = False,
@@ -53,6 +54,7 @@ class Log(AppendableLog):
         """Open the log in `directory` (the partition's own), or make it when there is none.
 
         `clean` says that the last process stopped in order; otherwise everything from the recovery point on is checked.
+        Up to `cleaned_to` it was compacted.
         With `each_synced` (see `LogLoader.load`) only a torn last batch is cut off, whatever the recovery point.
         `id_is_read` says that `topic_id` is what the directory itself says.
         """
@@ -70,7 +72,12 @@ class Log(AppendableLog):
         loader = LogLoader(caches, directory, partition, config, runtime.clock.now_ms(), producer_expiration_ms)
         try:
             loaded = loader.load(
-                names, recovery_point=recovery_point, start_offset=start_offset, clean=clean, each_synced=each_synced
+                names,
+                recovery_point=recovery_point,
+                cleaned_to=cleaned_to,
+                start_offset=start_offset,
+                clean=clean,
+                each_synced=each_synced,
             )
         except CorruptBatchError as error:
             # Before the recovery point nothing is ever cut off: that was durable, so the disk has lost it since.

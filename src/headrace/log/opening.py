@@ -119,7 +119,9 @@ class Opening:
             self._disk.remove(marker)
             self._disk.sync_dir(directory.path)
         names = list(partition_names(self._disk, directory.path))
-        self._known[directory.path] = {name: directory.read_checkpoint(self._disk, name) for name in OFFSETS}
+        self._known[directory.path] = {
+            name: directory.read_checkpoint(self._disk, name) for name in (*OFFSETS, checkpoints.CLEANER)
+        }
         return names
 
     def open_chunk(self, directory: Directory, names: list[Name]) -> None:
@@ -187,6 +189,7 @@ class Opening:
                 topic_id=topic_id,
                 id_is_read=True,
                 recovery_point=offsets.get(checkpoints.RECOVERY_POINT, 0),
+                cleaned_to=offsets.get(checkpoints.CLEANER, 0),
                 start_offset=offsets.get(checkpoints.LOG_START, 0),
                 clean=clean,
                 producer_expiration_ms=self._expiration_ms,
@@ -223,7 +226,7 @@ class Opening:
             _each(directories, lambda directory: self._bring_back(directory, directories), go_offline)
 
     def _note_stale(self, directory: Directory) -> None:
-        directory.find_stale(self._disk, self._known[directory.path])
+        directory.find_stale(self._known[directory.path])
 
     def _settle_twins(self, directories: list[Directory], go_offline: Callable[[Directory, DiskError], None]) -> None:
         """A crash at the end of a move, or a directory that was away, leaves a partition in two: one is set aside."""

@@ -113,21 +113,31 @@ class LogLoader:
         self._report = RecoveryReport(clean=True)
         self._found = True
         self._is_bare = False
-        self._synced_to = 0
+        self._synced_to = self._gaps_to = 0
         self._each_synced = False
 
     def load(
-        self, names: list[str], *, recovery_point: int, start_offset: int, clean: bool, each_synced: bool = False
+        self,
+        names: list[str],
+        *,
+        recovery_point: int,
+        start_offset: int,
+        clean: bool,
+        each_synced: bool = False,
+        cleaned_to: int = 0,
     ) -> Loaded:
         """`names` are those of the directory's files.
 
         Nothing below the recovery point is cut off; CorruptBatchError says that something there is damaged.
+        `cleaned_to` is up to where it was compacted, so that segments need not follow one another.
 
         `each_synced` says that every batch was synced before the next was appended: then only the last can be torn,
         and all of them are checked.
         """
         self._report.clean = clean
         self._synced_to = recovery_point
+        # What is compacted is synced before; that it was compacted is written down after it.
+        self._gaps_to = max(cleaned_to, recovery_point if self._config.compact else 0)
         self._each_synced = each_synced
         names = self._finish_interrupted(names)
         self._open_segments(names)
@@ -343,6 +353,8 @@ class LogLoader:
         """The log ends before what was synced: it is an older copy, or lost files. So nothing of it is trusted."""
         self._report.missing = f"it ends at offset {end}, although it was synced up to {recovery_point}"
         self._synced_to = 0
+        if self._config.compact:
+            self._gaps_to = max(self._gaps_to, self._segments[-1].base_offset)
         self._epochs_known = False
         self._epochs.clear()
         self._producers.clear(self._segments[0].base_offset)
@@ -382,9 +394,9 @@ class LogLoader:
         """Whether the segment cannot follow offset `end`: it overlaps, or what was before it in its place is lost.
 
         Files reach the disk in any order, so a segment may be whole while the end of the one before it is not. Only
-        compaction leaves such gaps on purpose.
+        compaction leaves such gaps on purpose: also a copy of a compacted leader's log has them within segments alone.
         """
-        return segment.base_offset < end or (segment.base_offset > end and not self._config.compact)
+        return not end <= segment.base_offset <= max(end, self._gaps_to)
 
     def _recover_segment(self, segment: Segment) -> tuple[int, bool]:
         """Check one segment, make its indexes again, cut it at the first bad batch. (next offset, nothing was cut)."""

@@ -60,6 +60,15 @@ class StoredLog:
                     self._unfinished.clear()
 
 
+def stored_image(model: ZooKeeperModel) -> Image:
+    """The metadata as the store has it: a broker may not have heard of all of it yet."""
+    log, image = StoredLog(model), Image()
+    log.read()
+    for record in log.records:
+        image.apply(record)
+    return image
+
+
 class MetadataPrefixes:
     """Folds the store's log for each life of a broker, as far as that has come."""
 

@@ -15,6 +15,7 @@ from headrace.runtime.simulated import CrashModel, DiskFault, HostDiedError, Wor
 from headrace.testing.simulated.cluster import SimulatedBroker, SimulatedCluster
 from headrace.testing.simulated.faults import Trouble
 from headrace.testing.simulated.history import History
+from headrace.testing.simulated.metadata_prefix import stored_image
 from headrace.testing.simulated.plans import Plan
 from headrace.testing.simulated.timeline import CLUSTER, STORE, Timeline
 from headrace.topics import TopicPartition
@@ -286,9 +287,8 @@ class Troubles:
 
     def _is_elsewhere(self, node_id: int) -> bool:
         """Whether all that is committed of every partition is on other machines: in sync, or eligible to lead."""
-        image = self.cluster.newest_image
-        states = [] if image is None else [state for topic in image.topics.values() for state in topic.partitions]
-        return all({*state.isr, *state.eligible} - {node_id} for state in states)
+        topics = stored_image(self.cluster.store).topics.values()
+        return all({*state.isr, *state.eligible} - {node_id} for topic in topics for state in topic.partitions)
 
     async def slow_disk(self, trouble: Trouble) -> None:
         host = self.cluster.brokers[self._node(trouble)].host

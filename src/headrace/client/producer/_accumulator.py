@@ -23,7 +23,6 @@ from headrace.client.producer._queues import (
     PartitionQueue,
     by_topic,
     fatal_topic_error,
-    goes_before,
     size_of,
 )
 from headrace.client.producer._rows import RECORD_OVERHEAD_BYTES, ColumnRows, Rows, is_text, row_sizes
@@ -569,7 +568,7 @@ class Accumulator:
             queue = self.queue(batch.topic, batch.partition)
             position = 0
             for position, other in enumerate(queue.batches):  # noqa: B007 - the position is what is looked for
-                if not goes_before(other, batch):
+                if other.place > batch.place:
                     break
             else:
                 position = len(queue.batches)

@@ -163,3 +163,27 @@ def test_a_partition_that_is_about_to_be_made_here_is_not_unknown() -> None:
             broker.replicas.partitions[TopicPartition("t", 0)] = made
 
     run_several(main)
+
+
+def test_the_end_of_a_transactions_offsets_is_not_refused_as_that_of_a_deleted_topic() -> None:
+    """By a broker without a replica of their partition, nor by one that is about to make it."""
+
+    async def main(cluster: SeveralBrokers) -> None:
+        await cluster.running(1).metadata.ensure_internal(CONSUMER_OFFSETS)
+        key = TopicPartition(CONSUMER_OFFSETS, 0)
+        replicas = cluster.running(1).image.topics[CONSUMER_OFFSETS].partitions[0].replicas
+
+        async def told_by(node_id: int) -> set[ErrorCode]:
+            errors = await cluster.running(node_id).transactions.write_markers(7, 0, 0, False, [key], 0)
+            return set(errors.values())
+
+        outsider = cluster.other_than(*replicas)
+        await cluster.until(lambda: CONSUMER_OFFSETS in cluster.running(outsider).image.topics)
+        assert await told_by(outsider) == {ErrorCode.NOT_LEADER_OR_FOLLOWER}
+        here = cluster.running(replicas[-1]).replicas.partitions
+        await cluster.until(lambda: key in here)
+        made = here.pop(key)
+        assert await told_by(replicas[-1]) == {ErrorCode.NOT_LEADER_OR_FOLLOWER}
+        here[key] = made
+
+    run_several(main, settings={"offsets.topic.num.partitions": "1", "offsets.topic.replication.factor": "2"})

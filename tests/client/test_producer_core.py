@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 
 from headrace.client.errors import ClientClosedError, DeliveryTimeoutError
-from headrace.client.producer._base import rows_of
-from headrace.client.producer.delivery import BatchDelivery
 from headrace.errors import (
     ErrorCode,
     InvalidRecordError,
@@ -544,41 +542,3 @@ def test_an_answer_counts_whatever_metadata_say_of_the_topic_by_then(clock: Virt
     world.deliver([world.send("t", b"b")])
     assert cluster.values("t") == [b"a", b"b"]
     assert len(produced(cluster)) == 2
-
-
-class Misplacing:
-    """A partitioner that is wrong about one record."""
-
-    def partition(self, topic: str, key: Any, value: Any, count: int, available: Any) -> int:
-        return -1 if value == b"wrong" else 0
-
-
-@pytest.mark.parametrize("is_kept", [True, False])
-def test_records_beside_one_that_the_partitioner_misplaces_are_told_of_once(clock: VirtualClock, is_kept: bool) -> None:
-    cluster = FakeCluster(clock, topics={"t": 1})
-    world = World(cluster, partitioner_class=Misplacing())
-    told: list[Any] = []
-    kept = []
-    for value in (b"a", b"wrong", b"b"):
-        delivery = world.send("t", value, on_delivery=lambda error, _, value=value: told.append((value, type(error))))
-        kept.append(delivery if is_kept else None)
-        del delivery
-    world.run_until(lambda: len(told) >= 3)
-    start = clock.now
-    world.run_until(lambda: clock.now > start + 5)
-    nothing = type(None)
-    assert sorted(told) == [(b"a", nothing), (b"b", nothing), (b"wrong", UnknownTopicOrPartitionError)]
-    assert cluster.values("t") == [b"a", b"b"]
-
-
-def test_a_batch_of_which_one_record_is_misplaced_says_where_the_others_are(clock: VirtualClock) -> None:
-    cluster = FakeCluster(clock, topics={"t": 1})
-    world = World(cluster, partitioner_class=Misplacing())
-    delivery = BatchDelivery(world, "t", None)
-    delivery.expect(3)
-    rows = rows_of(world.setup, delivery, "t", [b"a", b"wrong", b"b"], None, None, None, None)
-    world.producer.accumulator.pending.append(rows)
-    world.run_until(delivery.done)
-    assert [(one.base_offset, one.records) for one in delivery.ranges] == [(0, 2)]
-    with pytest.raises(UnknownTopicOrPartitionError, match="there is no -1"):
-        delivery.result()

@@ -18,6 +18,7 @@ from headrace.protocol.messages.end_txn import EndTxnResponse
 from headrace.protocol.messages.produce import ProduceResponse
 from headrace.records import TimestampType
 from headrace.records.cpython import COUNTS_REFERENCES
+from headrace.topics import TopicPartition
 
 from .fake import CUT, CUT_BEFORE, SILENCE, FakeCluster, VirtualClock, World
 from .fake_transactions import TransactionalCluster
@@ -436,3 +437,18 @@ def test_a_batch_that_an_interceptor_turned_around_begins_and_ends_where_it_was_
     batch = _Batch(producer, ConsumerRecords.of(rows))
     assert batch.starts == {IN: 5}
     assert {partition: one.offset for partition, one in batch.offsets.items()} == {IN: 8}
+
+
+def test_a_batch_of_which_an_interceptor_left_one_partition_empty_has_the_others() -> None:
+    rows = [ConsumerRecord("in", 1, offset, 0, TimestampType.CREATE_TIME, None, b"") for offset in (5, 6)]
+    producer = SimpleNamespace(_core=SimpleNamespace(transaction=SimpleNamespace(operation=None)))
+    other = TopicPartition("in", 1)
+    batch = _Batch(producer, ConsumerRecords([(IN, []), (other, rows)]))
+    assert batch.starts == {other: 5}
+    assert {partition: one.offset for partition, one in batch.offsets.items()} == {other: 7}
+
+
+def test_records_of_a_partition_in_several_pieces_end_where_the_furthest_does() -> None:
+    rows = [ConsumerRecord("in", 0, offset, 0, TimestampType.CREATE_TIME, None, b"") for offset in range(4)]
+    found = ConsumerRecords([(IN, rows[2:]), (IN, rows[:2])]).next_offsets()
+    assert {partition: one.offset for partition, one in found.items()} == {IN: 4}

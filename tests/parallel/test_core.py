@@ -471,6 +471,16 @@ def test_what_an_interceptor_gives_in_another_order_is_committed_no_further_than
     assert (found[0], decode_finished(*found)) == (0, [(2, 3)])
 
 
+def test_a_partition_of_which_an_interceptor_left_nothing_ends_nothing() -> None:
+    made = core()
+    made.assign(PARTITION, 0)
+    handling = Handling(lambda record: None, False, False)
+    member = Member(made, RealClock(), "g", None, 1)
+    engine = Engine(member, ["orders"], {"interceptor.classes": ["some"]}, EngineSettings(), None, handling)
+    engine._take_in(ConsumerRecords([(TopicPartition("orders", 9), []), (PARTITION, records(0, 3))]))
+    assert made.trackers[PARTITION].next_offset == 3
+
+
 def test_a_commit_has_the_epoch_of_what_lies_before_it_where_one_poll_brought_several() -> None:
     made = core()
     epochs = [0, 0, 1, 1, 3]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.broker.coordinator_driver import CoordinatorDriver
+from headrace.broker.leaders import partition_here
 from headrace.broker.member_memory import MemberMemory
 from headrace.broker.write_order import Append
 from headrace.cluster.topic_names import CONSUMER_OFFSETS
@@ -79,7 +80,7 @@ class GroupService(CoordinatorDriver[Outcome, Shard]):
     def _why_not_served(self, index: int) -> ErrorCode:
         """A partition that is being read is asked again; to one that is gone a marker could never be written."""
         try:
-            self.broker.partition(self.topic, index)
+            partition_here(self.broker, self.topic, index)
         except KafkaError as error:
             return ErrorCode(error.code)
         return ErrorCode.NOT_LEADER_OR_FOLLOWER

@@ -311,6 +311,7 @@ class BlockingDriver(Generic[Core]):
 
     def _connect(self, connection: Connection) -> _Link:
         node = connection.node
+        node.check_port()
         key = (node.host, node.port)
         if not self._addresses.get(key):
             self._addresses[key] = self._resolve(*key)

@@ -239,6 +239,11 @@ class Connections(ABC):
         state = self._nodes.get(key)
         return 0.0 if state is None else state.retry_at
 
+    def throttled_until(self, key: int) -> float:
+        """When a node that throttles this client may be sent requests again."""
+        connection = self.connection(key)
+        return 0.0 if connection is None else connection.throttled_until
+
     def connected_nodes(self) -> list[int]:
         """The keys that there is a connection for, or one being made."""
         return [key for key, state in self._nodes.items() if state.connection is not None]
@@ -522,7 +527,7 @@ class Connections(ABC):
         for call in [call for call in state.waiting if call.deadline <= now]:
             state.waiting.remove(call)
             self.failures += 1
-            call.finish(None, self._never_sent(call))
+            call.finish(None, _held_back(call, state.connection, now) or self._never_sent(call))
 
     def _is_idle(self, connection: Connection, now: float) -> bool:
         limit_ms = self.settings.idle_max_ms
@@ -562,6 +567,16 @@ def _due(state: NodeState, now: float) -> float:
             due = min(due, connection.throttled_until)
         due = min(due, min(call.deadline for call in state.waiting))
     return due
+
+
+def _held_back(call: Call, connection: Connection | None, now: float) -> HeadraceError | None:
+    """The error of a call that could not be sent to a broker because that throttles this client, if it does."""
+    if connection is None or connection.throttled_until <= now:
+        return None
+    return RequestTimedOutError(
+        f"{call.name} could not be sent within {call.timeout_ms:.0f} ms: {connection.node} throttles this client for "
+        f"another {connection.throttled_until - now:.1f} s (a quota)"
+    )
 
 
 def _unreachable(node: Node, error: BaseException | None) -> HeadraceError:

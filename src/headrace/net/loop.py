@@ -153,6 +153,7 @@ class LoopDriver(Generic[Core]):
         # The core's own deadline comes first; this one only makes sure that nothing is left behind.
         timeout_s = self.core.settings.setup_backoff.max_ms / 1000 * 2
         try:
+            node.check_port()
             transport, _ = await self._runtime.network.connect(
                 lambda: _Protocol(self, connection),
                 node.host,
@@ -161,7 +162,7 @@ class LoopDriver(Generic[Core]):
                 server_hostname=node.host,
                 timeout_s=timeout_s,
             )
-        except (RuntimeNetworkError, OSError, UnicodeError) as error:
+        except (RuntimeNetworkError, OSError, ValueError) as error:
             # The last one is said of what cannot be the name of a host, as `a..b`, which a broker may advertise.
             if connection.state is not ConnectionState.CLOSED:
                 self.core.disconnected(connection, error)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass
+
+_PORT_MAX = 65_535
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,3 +20,8 @@ class Node:
     def __str__(self) -> str:
         where = f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
         return f"bootstrap server {where}" if self.id < 0 else f"broker {self.id} ({where})"
+
+    def check_port(self) -> None:
+        """`OSError` where the port is none, as a broker may advertise: the system would take its last 16 bits."""
+        if not 0 < self.port <= _PORT_MAX:
+            raise OSError(errno.EADDRNOTAVAIL, f"there is no port {self.port}")

@@ -39,7 +39,10 @@ class FakeClient:
         while True:
             due = min(due, self._beat(), self.cluster.release() - self.clock.now)
             if self.cluster.events:
+                # As the real driver does: interrupted from here on, what was read of an answer is gone.
+                was_moving, self.core.is_moving = self.core.is_moving, True
                 self.cluster.events.popleft()()
+                self.core.is_moving = was_moving
                 break
             if self.clock.now >= until:
                 break

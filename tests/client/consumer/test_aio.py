@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 from typing import Any
 
 import pytest
@@ -122,6 +123,33 @@ def test_a_wakeup_from_another_thread_ends_a_poll() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         # In this mode a loop refuses what another thread may not do to it: it would not notice before its next event.
         asyncio.run(main(silent.getsockname()[1]), debug=True)
+
+
+class WokenEarly(Consumer):
+    """Another thread wakes it just after its first poll has looked for that, and before anything is asked of a loop."""
+
+    is_woken = False
+
+    def _check_wakeup(self) -> None:
+        super()._check_wakeup()
+        if not self.is_woken:
+            self.is_woken = True
+            thread = threading.Thread(target=self.wakeup)
+            thread.start()
+            thread.join()
+
+
+def test_a_wakeup_as_the_first_poll_begins_to_wait_is_heard() -> None:
+    async def main(port: int) -> None:
+        consumer = WokenEarly(bootstrap_servers=f"127.0.0.1:{port}")
+        consumer.assign([("t", 0)])
+        async with asyncio.timeout(WAIT_S):
+            with pytest.raises(WakeupError):
+                await consumer.poll(3600)
+        await consumer.close(0)
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        asyncio.run(main(silent.getsockname()[1]))
 
 
 def test_a_second_task_is_refused_and_wakeup_ends_a_poll(kafka: Cluster) -> None:

@@ -137,6 +137,9 @@ class Consumer(ConsumerBase):
         changed = self._changed
         assert changed is not None
         self._schedule()
+        if self._wakeup_asked and not self._is_closing:
+            # Since it was last looked for, by another thread that may not have known of a loop yet.
+            return
         if not changed.is_set():
             try:
                 async with asyncio.timeout(min(seconds, _WAIT_S_MAX)):

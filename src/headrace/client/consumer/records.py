@@ -184,7 +184,7 @@ class ConsumerRecords(Sequence[ConsumerRecord]):
 
     def partitions(self) -> list[TopicPartition]:
         """The partitions that have records here."""
-        return list(dict.fromkeys(partition for partition, _ in self._pieces))
+        return list(dict.fromkeys(partition for partition, piece in self._pieces if len(piece)))
 
     def records(self, partition: TopicPartition | tuple[str, int] | str) -> list[ConsumerRecord]:
         """The records of a partition, or of a topic, in order."""
@@ -204,11 +204,15 @@ class ConsumerRecords(Sequence[ConsumerRecord]):
         found: dict[TopicPartition, OffsetAndMetadata] = {}
         for partition, piece in self._pieces:
             if isinstance(piece, PartitionColumns):
-                found[partition] = OffsetAndMetadata(piece.next_offset, "", _known(piece.next_epoch))
+                end = OffsetAndMetadata(piece.next_offset, "", _known(piece.next_epoch))
             elif piece:
                 # Not the last one: an interceptor may give them in another order.
                 last = max(piece, key=BY_OFFSET)
-                found[partition] = OffsetAndMetadata(last.offset + 1, "", _known(last.leader_epoch))
+                end = OffsetAndMetadata(last.offset + 1, "", _known(last.leader_epoch))
+            else:
+                continue
+            if partition not in found or found[partition].offset <= end.offset:
+                found[partition] = end
         return found
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import accumulate, groupby
-from operator import index, itemgetter
+from operator import itemgetter
 from typing import Any, cast
 
 from headrace.client.cluster.view import ClusterView, TopicView
@@ -23,7 +23,6 @@ from headrace.client.producer._queues import (
     PartitionQueue,
     by_topic,
     fatal_topic_error,
-    goes_before,
     size_of,
 )
 from headrace.client.producer._rows import RECORD_OVERHEAD_BYTES, ColumnRows, Rows, is_text, row_sizes
@@ -42,7 +41,7 @@ from headrace.client.producer.delivery import (
     Callbacks,
     Delivery,
 )
-from headrace.client.producer.partitioners import Partitioner, StickyState
+from headrace.client.producer.partitioners import Partitioner, StickyState, ask_each
 from headrace.errors import (
     HeadraceError,
     InvalidTopicError,
@@ -272,13 +271,15 @@ class Accumulator:
             return
         by_partition: dict[int, list[int]] = {}
         late: list[int] = []
-        try:
+        if self.partitioner is None:
             chosen = list(self._choose(rows, view))
-            if self.partitioner is not None:
-                chosen = list(map(index, cast("list[int]", chosen)))
-        except Exception as error:  # noqa: BLE001 - a user's partitioner may raise anything; the records say so
-            self.fail_rows(rows, KafkaError(f"the partitioner failed on a record for {rows.topic}: {error!r}"))
-            return
+        else:
+            chosen, failures = ask_each(self.partitioner, rows.topic, rows.keys, rows.values, rows.partitions, view)
+            for row, error in failures.items():
+                what = f"the partitioner failed on a record for {rows.topic}: {error!r}"
+                self.fail_rows(rows.take([row]), KafkaError(what))
+            if failures:
+                rows = rows.take([row for row in range(len(rows)) if row not in failures])
         if None in chosen:
             self._stick(chosen, rows, view)
         for row, partition in enumerate(cast("list[int]", chosen)):
@@ -304,14 +305,8 @@ class Accumulator:
                 state.took(sizes[row], limit, view, lengths, self.rng, adaptive)
 
     def _choose(self, rows: Rows, view: TopicView) -> Iterable[int | None]:
-        """The partition of each row; None for those that stick."""
+        """The partition of each row, without a partitioner of the user's; None for those that stick."""
         count, given = len(view.partitions), rows.partitions
-        if self.partitioner is not None:
-            choose, available = self.partitioner.partition, view.available
-            return [
-                choose(rows.topic, key, value, count, available) if given is None or given[i] is None else given[i]
-                for i, (key, value) in enumerate(zip(rows.keys, rows.values))
-            ]
         if self.settings.ignore_keys:
             assert given is not None
             return given
@@ -569,7 +564,7 @@ class Accumulator:
             queue = self.queue(batch.topic, batch.partition)
             position = 0
             for position, other in enumerate(queue.batches):  # noqa: B007 - the position is what is looked for
-                if not goes_before(other, batch):
+                if other.place > batch.place:
                     break
             else:
                 position = len(queue.batches)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import struct
 from bisect import bisect_right
@@ -42,6 +43,7 @@ log = logging.getLogger("headrace.client.producer")
 Handles = list[Delivery] | Callbacks | BatchDelivery
 """Who wants to know how rows fared: users with handles, callbacks alone, or one handle for many rows."""
 NO_SEQUENCE = -1
+_places = itertools.count()
 _IDENTITY_AT = 43
 _IDENTITY = struct.Struct(">qhi")
 _CALLBACK_OF = itemgetter(CALLBACK)
@@ -78,6 +80,7 @@ class ProducerBatch:
         "keys",
         "log_append_time_ms",
         "partition",
+        "place",
         "producer",
         "producer_epoch",
         "producer_id",
@@ -89,6 +92,7 @@ class ProducerBatch:
         "timestamps",
         "topic",
         "transactional",
+        "unsent_attempts",
         "values",
         "waiters",
     )
@@ -114,7 +118,12 @@ class ProducerBatch:
         self.producer_id = -1
         self.producer_epoch = -1
         self.sequence = NO_SEQUENCE
+        self.place: tuple[int, ...] = (next(_places),)
+        """Where it stands among those of its partition: each comes after those that were made before it, and the parts
+        of one that was split are where that was."""
         self.attempts = 0
+        self.unsent_attempts = 0
+        """Those that ended before anything was sent, which are not counted against `retries`."""
         self.retry_at = 0.0
         self.doubt_until = 0.0
         """Above zero: an attempt ended without a word, or with one that does not say whether the batch was written;
@@ -227,9 +236,11 @@ class ProducerBatch:
         if self.sequence != NO_SEQUENCE:
             parts[0].identify(self.producer_id, self.producer_epoch, self.sequence)
             parts[1].identify(self.producer_id, self.producer_epoch, increment_sequence(self.sequence, half))
-        for part in parts:
+        for number, part in enumerate(parts):
+            part.place = (*self.place, number)
             part.is_closed = True
             part.attempts = self.attempts
+            part.unsent_attempts = self.unsent_attempts
             part.waiters = self.waiters
         return parts
 

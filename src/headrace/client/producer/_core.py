@@ -236,6 +236,10 @@ class ProducerCore:
                 retry_at = self.core.retry_at(leader.id)
                 due = min(due, retry_at) if retry_at > now else due
                 continue
+            may_send_at = self.core.throttled_until(leader.id)
+            if may_send_at > now:
+                due = min(due, may_send_at)
+                continue
             if self.core.in_flight(leader.id) >= self.settings.in_flight_max or self.core.is_sending(leader.id):
                 # What the socket has no room for is not encoded before its time: it would take memory of its own, where
                 # that of the requests before it can be used again.
@@ -428,8 +432,10 @@ class ProducerCore:
         if code in STALE_METADATA or answer is None:
             self.core.refresh_metadata()
         batch.attempts += 1
+        batch.unsent_attempts += not was_sent
         expired = batch.created + self.settings.delivery_timeout_s <= now
-        is_worth = batch.attempts <= self.settings.retries and self._is_worth_retrying(batch, error, answer, now)
+        is_left = batch.attempts - batch.unsent_attempts <= self.settings.retries
+        is_worth = is_left and self._is_worth_retrying(batch, error, answer, now)
         if not expired and is_worth:
             log.debug("sending %r again: %s", batch, error)
             batch.record_errors = {}
@@ -472,7 +478,7 @@ class ProducerCore:
         for part in parts:
             part.attempts = max(1, batch.attempts)
         self.metrics.splits += 1
-        self.accumulator.requeue(parts if batch.sequence != NO_SEQUENCE else reversed(parts))
+        self.accumulator.requeue(parts)
 
     def _halves(self, queue: PartitionQueue, batch: ProducerBatch) -> list[ProducerBatch]:
         """Two batches instead of one."""

@@ -51,14 +51,6 @@ def by_topic(taken: list[Delivery]) -> Iterable[list[Delivery]]:
     return found.values()
 
 
-def goes_before(other: ProducerBatch, batch: ProducerBatch) -> bool:
-    """Whether a queued batch was sent before, and earlier, than the one that comes back."""
-    if batch.sequence >= 0 and other.sequence >= 0:
-        # Sequence numbers wrap; those of one partition that are under way are never far apart.
-        return (batch.sequence - other.sequence) % (1 << 31) < 1 << 30
-    return other.attempts > 0 and other.created <= batch.created
-
-
 def size_of(rows: Rows | ColumnRows) -> int:
     """About what rows take in batches."""
     if isinstance(rows, Rows):

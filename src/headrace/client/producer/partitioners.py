@@ -10,6 +10,7 @@ import random
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
+from operator import index
 from typing import Any, Protocol
 
 from headrace.client.cluster.view import TopicView
@@ -27,6 +28,30 @@ class Partitioner(Protocol):
     def partition(
         self, topic: str, key: bytes | None, value: bytes | None, partition_count: int, available: Sequence[int]
     ) -> int: ...
+
+
+def ask_each(
+    partitioner: Partitioner,
+    topic: str,
+    keys: Sequence[bytes | None],
+    values: Sequence[bytes | None],
+    given: Sequence[int | None] | None,
+    view: TopicView,
+) -> tuple[list[int | None], dict[int, Exception]]:
+    """The partition of each record: the one that is given, or what the partitioner says.
+
+    Records on which it fails are not among them; why it did, by their row, comes beside.
+    """
+    count, available = len(view.partitions), view.available
+    chosen: list[int | None] = []
+    failures: dict[int, Exception] = {}
+    for row, (key, value) in enumerate(zip(keys, values)):
+        place = None if given is None else given[row]
+        try:
+            chosen.append(index(partitioner.partition(topic, key, value, count, available) if place is None else place))
+        except Exception as error:  # noqa: BLE001 - it may raise anything; its record says so, and no other fails of it
+            failures[row] = error
+    return chosen, failures
 
 
 class RoundRobinPartitioner:

@@ -1,0 +1,121 @@
+"""What counts as an attempt of a producer, and in which order batches are sent again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from headrace.errors import ErrorCode, RequestTimedOutError
+from headrace.protocol.messages.list_groups import ListGroupsRequest
+from headrace.protocol.messages.sasl_authenticate import SaslAuthenticateResponse
+from headrace.protocol.messages.sasl_handshake import SaslHandshakeResponse
+
+from .fake import FakeCluster, VirtualClock, World
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+def throttle(cluster: FakeCluster, throttle_ms: int) -> None:
+    """The next produce request is answered, and says for how long no other may be sent."""
+    left = [throttle_ms]
+
+    def script(node: int, name: str, request: Any) -> Any:
+        if name != "Produce" or not left:
+            return None
+        answer = cluster._produce(node, request, 13)
+        answer.throttle_time_ms = left.pop()
+        return answer
+
+    cluster.script = script
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+def test_a_throttle_longer_than_the_request_timeout_is_waited_out_and_is_no_attempt(
+    clock: VirtualClock, idempotent: bool
+) -> None:
+    cluster = FakeCluster(clock, topics={"t": 1})
+    retries = {} if idempotent else {"retries": 0}
+    world = World(cluster, request_timeout_ms=1000, enable_idempotence=idempotent, **retries)
+    throttle(cluster, 10_000)
+    world.deliver([world.send("t", b"a")])
+    until = clock.now + 10
+    held_back = world.send("t", b"b")
+    world.deliver([held_back])
+    assert held_back.exception() is None
+    assert clock.now >= until - 0.001
+    assert cluster.values("t") == [b"a", b"b"]
+    assert world.producer.metrics.record_retries == 0
+
+
+def test_nothing_is_encoded_for_a_broker_that_throttles(clock: VirtualClock) -> None:
+    """Or requests would be there before their time, with batches that records could still be added to."""
+    cluster = FakeCluster(clock, topics={"t": 1})
+    world = World(cluster, linger_ms=0)
+    throttle(cluster, 10_000)
+    world.deliver([world.send("t", b"a")])
+    later = [world.send("t", b"b")]
+    world.settle()
+    assert world.core.in_flight(1) == 0
+    later.append(world.send("t", b"c"))
+    requests = world.producer.metrics.requests
+    world.deliver(later)
+    assert world.producer.metrics.requests == requests + 1, "both in one request"
+
+
+def test_who_waits_in_vain_for_a_broker_that_throttles_is_told_so(clock: VirtualClock) -> None:
+    cluster = FakeCluster(clock, topics={"t": 1})
+    world = World(cluster)
+    throttle(cluster, 10_000)
+    world.deliver([world.send("t", b"a")])
+    call = world.core.submit(1, ListGroupsRequest(), timeout_ms=2000)
+    world.run_until(lambda: call.done)
+    assert isinstance(call.error, RequestTimedOutError)
+    assert "throttles" in str(call.error)
+    assert "no broker could be reached" not in str(call.error)
+
+
+def test_a_session_that_is_not_renewed_is_no_attempt(clock: VirtualClock) -> None:
+    """The record waited for the renewal, and was not sent."""
+    cluster = FakeCluster(clock, topics={"t": 1})
+    world = World(cluster, enable_idempotence=False, retries=0)
+    world.authenticate()
+    refusals: list[Any] = []
+
+    def script(node: int, name: str, request: Any) -> Any:
+        if name == "SaslHandshake":
+            return refusals.pop() if refusals else SaslHandshakeResponse(mechanisms=["PLAIN"])
+        if name == "SaslAuthenticate":
+            return SaslAuthenticateResponse(auth_bytes=b"", session_lifetime_ms=60_000)
+        return None
+
+    cluster.script = script
+    world.deliver([world.send("t", b"a")])
+    clock.now += 59
+    refusals.append(SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE))
+    again = world.send("t", b"b")
+    world.deliver([again])
+    assert refusals == []
+    assert again.exception() is None
+    assert cluster.values("t") == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("in_flight", [1, 5])
+@pytest.mark.parametrize("idempotent", [True, False])
+def test_records_of_a_batch_that_is_split_keep_their_order(
+    clock: VirtualClock, idempotent: bool, in_flight: int
+) -> None:
+    cluster = FakeCluster(clock, topics={"t": 1})
+    cluster.message_max_bytes = 300
+    world = World(
+        cluster, enable_idempotence=idempotent, max_in_flight_requests_per_connection=in_flight, batch_size=1000
+    )
+    values = [b"%03d" % i * 5 for i in range(100)]
+    first = [world.send("t", value) for value in values[:60]]
+    world.settle()
+    world.deliver(first + [world.send("t", value) for value in values[60:]])
+    assert world.producer.metrics.splits > 2
+    assert cluster.values("t") == values

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from headrace.errors import KafkaStorageError, LogDirNotFoundError, UnknownTopicOrPartitionError
 from headrace.log import checkpoints, identity, partition_metadata
 from headrace.log.config import LogConfig
-from headrace.log.directory import OFFSETS, Directory
+from headrace.log.directory import OFFSETS, Cut, Directory
 from headrace.log.directory_names import DirectoryKind, temporary_name
 from headrace.log.invariants import BrokenInvariantError
 from headrace.log.log import Log
@@ -486,29 +486,30 @@ class LogDirectories:
         if shortage is not None:
             raise shortage
 
-    def begin_cut(self, log: Log, offset: int) -> bool:
-        """Before a log's end is cut off: from now on nothing behind the cut counts as durable; whether that has to be
-        written down first (`write_cut`).
+    def begin_cut(self, cut: Cut) -> bool:
+        """Before a log's end is cut off: from now on nothing behind the cut counts; whether that has to be written down
+        first (`write_cut`). In any case `end_cut` follows.
 
-        What is written in its place is not durable, and after a crash it would be taken for damage to what was.
+        What is written in its place is not durable, and after a crash it would be taken for damage to what was; or for
+        deleted, or committed, as what was there before.
         """
         for directory in self._directories:  # a move may put the log into another before it is cut
-            directory.cuts[log.partition] = offset
-        return self._of(log.partition).written.get(log.partition, 0) > offset
+            directory.cuts.append(cut)
+        return any(directory.contradicted(cut) for directory in self._directories)
 
-    def write_cut(self, partition: TopicPartition) -> None:
-        """Write down that nothing behind a cut is durable; DiskError: it is not, and the log must not be cut."""
-        directory = self._of(partition)
+    def write_cut(self, cut: Cut) -> None:
+        """Write down that nothing behind a cut counts; DiskError: it is not, and the log must not be cut."""
+        directory = self._of(cut.partition)
         try:
-            directory.write_checkpoint(self._disk, checkpoints.RECOVERY_POINT)
+            directory.write_cut(self._disk, cut)
         except DiskError as error:
             self._go_offline(directory, error)
             raise
 
-    def end_cut(self, partition: TopicPartition) -> None:
+    def end_cut(self, cut: Cut) -> None:
         """The log was cut, or will not be: it says itself how far it is durable."""
         for directory in self._directories:
-            directory.cuts.pop(partition, None)
+            directory.cuts.remove(cut)
 
     async def close_logs_in_parallel(self) -> None:
         """Close the logs on the runtime's disk threads, where their syncs run side by side; then call `close`."""

@@ -11,7 +11,7 @@ import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from headrace.log import checkpoints
 from headrace.log.checkpoints import DamagedCheckpointError
@@ -23,16 +23,20 @@ from headrace.topics import TopicPartition
 logger = logging.getLogger("headrace.log")
 
 
-def _start_that_no_name_tells(log: Log) -> int | None:
-    return log.start_offset if log.start_offset > log.segments[0].base_offset else None
-
-
 OFFSETS: Final[dict[str, Callable[[Log], int | None]]] = {
     checkpoints.RECOVERY_POINT: lambda log: log.recovery_point,
-    checkpoints.LOG_START: _start_that_no_name_tells,
+    # Also where the name of the first segment tells it, which may not be durable: what it follows would come back.
+    checkpoints.LOG_START: lambda log: log.start_offset or None,
     checkpoints.HIGH_WATERMARK: lambda log: log.high_watermark,
 }
 """What is written down of each log, by the name of the file."""
+
+
+class Cut(NamedTuple):
+    """Nothing of the log from that offset on counts any more: not as durable, deleted or committed."""
+
+    partition: TopicPartition
+    offset: int
 
 
 @dataclass(slots=True, frozen=True)
@@ -60,10 +64,10 @@ class Directory:
     unopened: dict[TopicPartition, Unopened] = field(default_factory=dict)
     stale: set[TopicPartition] = field(default_factory=set)
     """Names without a log of which a checkpoint may still have an entry."""
-    cuts: dict[TopicPartition, int] = field(default_factory=dict)
-    """Logs that are about to be cut, and where: nothing from there on counts as durable any more."""
-    written: dict[TopicPartition, int] = field(default_factory=dict)
-    """The recovery points that are on disk, or may be: replaced as a whole."""
+    cuts: list[Cut] = field(default_factory=list)
+    """Those that are about to be made; of one log perhaps several, for leaders that follow one another."""
+    written: dict[str, dict[TopicPartition, int]] = field(default_factory=lambda: {name: {} for name in OFFSETS})
+    """What the checkpoints on disk say, or may say: each is replaced as a whole."""
 
     @property
     def count(self) -> int:
@@ -112,7 +116,7 @@ class Directory:
 
     def find_stale(self, disk: Disk, known: dict[str, dict[TopicPartition, int]]) -> None:
         """Look for checkpoints' entries of which there is no log any more; `known` is what those of `OFFSETS` say."""
-        self.written = known[checkpoints.RECOVERY_POINT]
+        self.written = dict(known)
         for entries in (*known.values(), self.read_checkpoint(disk, checkpoints.CLEANER)):
             self.stale.update(entries)
         self.stale.difference_update(self.logs, self.unopened)
@@ -130,26 +134,37 @@ class Directory:
             if offset is not None:
                 known[partition] = offset
         known |= extra or {}
-        path = os.path.join(self.path, name)
-        if name != checkpoints.RECOVERY_POINT:
-            checkpoints.write_offsets(disk, path, known)
-            return
         # Before the cuts are looked at: one that begins after that finds here what is about to be written.
-        self.written = {partition: max(offset, self.written.get(partition, 0)) for partition, offset in known.items()}
-        self._heed_cuts(known)
-        checkpoints.write_offsets(disk, path, known)
-        self.written = known
+        before = self.written[name]
+        self.written[name] = before | {partition: max(at, before.get(partition, 0)) for partition, at in known.items()}
+        self._heed_cuts(known, offset_of)
+        checkpoints.write_offsets(disk, os.path.join(self.path, name), known)
+        self.written[name] = known
 
-    def _heed_cuts(self, recovery_points: dict[TopicPartition, int]) -> None:
-        """Take back what was durable when it was looked at, and is cut off: cuts begin and end beside this.
+    def _heed_cuts(self, known: dict[TopicPartition, int], offset_of: Callable[[Log], int | None]) -> None:
+        """Take back what was so when it was looked at, and is cut off: cuts begin and end beside this.
 
         One that is under way is among `cuts`; of one that has ended since, the log itself knows by now.
         """
-        for partition, offset in list(self.cuts.items()):
-            if partition in recovery_points:
-                recovery_points[partition] = min(recovery_points[partition], offset)
+        for partition, cut_at in list(self.cuts):
+            if partition in known:
+                known[partition] = min(known[partition], cut_at)
         for partition, log in self.logs.items():
-            recovery_points[partition] = min(recovery_points[partition], log.recovery_point)
+            if partition in known:
+                offset = offset_of(log)
+                if offset is None:
+                    del known[partition]
+                else:
+                    known[partition] = min(known[partition], offset)
+
+    def write_cut(self, disk: Disk, cut: Cut) -> None:
+        """Write down that nothing behind a cut, which is among `cuts`, counts any more."""
+        for name in self.contradicted(cut):
+            self.write_checkpoint(disk, name)
+
+    def contradicted(self, cut: Cut) -> list[str]:
+        """The checkpoints that say more of a log than is true once it is cut."""
+        return [name for name, written in self.written.items() if written.get(cut.partition, 0) > cut.offset]
 
     def _drop_from_cleaner_checkpoint(self, disk: Disk) -> None:
         known = self.read_checkpoint(disk, checkpoints.CLEANER)

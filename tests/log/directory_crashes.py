@@ -22,7 +22,7 @@ from .follower_crashes import Course, header_of
 
 PATHS = ["/data/a", "/data/b"]
 NAMES = [TopicPartition("t", number) for number in range(3)]
-MAY_RUN_SHORT = ["open", "open", "sync_dir", "open_dir"]
+MAY_RUN_SHORT = ["open", "open", "sync_dir", "open_dir", "rename"]
 LATER_MS = 2**60
 
 
@@ -160,19 +160,21 @@ class DirectoriesWorld:
             assert (log.start_offset, log.end_offset, log.recovery_point) == (0, 0, 0)
 
     def _delete(self) -> None:
-        if self.expected:
-            partition = self.rng.choice(list(self.expected))
+        gone = self.rng.sample(list(self.expected), min(self.rng.choice([1, 1, 3]), len(self.expected)))
+        for partition in gone:
             self.deleted.add(self.expected.pop(partition).topic_id)
             self.moves.pop(partition, None)
-            self.directories.delete(partition)
-            if self.rng.random() < 0.5:
-                self.directories.clean_up(LATER_MS)
+        self.directories.delete(*gone)
+        if self.rng.random() < 0.5:
+            self.directories.clean_up(LATER_MS)
 
     def _append(self) -> None:
         if (found := self._any_log()) is None:
             return
         expected, log = found
-        epoch, offset, batches = max(log.leader_epoch, 0) + self.rng.choice([0, 0, 0, 1]), log.end_offset, []
+        # A cut below the log's start leaves batches whose epochs were forgotten with those before them.
+        last = header_of(expected.course[max(expected.course)]).leader_epoch if expected.course else 0
+        epoch, offset, batches = max(log.leader_epoch, last) + self.rng.choice([0, 0, 0, 1]), log.end_offset, []
         for _ in range(self.rng.randint(1, 4)):
             values = [self.rng.randbytes(self.rng.choice([4, 90])) for _ in range(self.rng.randint(1, 3))]
             batch = build_batch([(NOW_MS, b"k", value, []) for value in values])
@@ -206,10 +208,9 @@ class DirectoriesWorld:
         if not left:
             return
         offset = self.rng.choice(left[-8:])
-        is_to_be_written = self._begin_cut(expected, partition, offset)
-        if partition in self.moves and self.rng.random() < 0.5:
-            log = self._exchange(partition)
-        if is_to_be_written:
+        if self._begin_cut(expected, partition, offset):
+            if partition in self.moves and self.rng.random() < 0.5:
+                log = self._exchange(partition)
             self._write_cut()
         if self.rng.random() < 0.3:
             self.directories.checkpoint()

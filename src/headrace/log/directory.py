@@ -7,6 +7,7 @@ name, the entries of that name are gone from the disk (`free`).
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from headrace.log import checkpoints
 from headrace.log.checkpoints import DamagedCheckpointError
 from headrace.log.directory_names import DirectoryKind, temporary_name
 from headrace.log.log import Log
-from headrace.runtime import Disk, Lock, Runtime
+from headrace.runtime import Disk, FileMissingError, Lock, Runtime
 from headrace.topics import TopicPartition
 
 logger = logging.getLogger("headrace.log")
@@ -63,7 +64,12 @@ class Directory:
     futures: dict[TopicPartition, Log] = field(default_factory=dict)
     unopened: dict[TopicPartition, Unopened] = field(default_factory=dict)
     stale: set[TopicPartition] = field(default_factory=set)
-    """Names without a log of which a checkpoint may still have an entry."""
+    """Names without a log of which a checkpoint may still have an entry, or that a power loss may bring back."""
+    leaving: dict[TopicPartition, int] = field(default_factory=dict)
+    """Names that are those of deleted logs, or may be after a power loss, until they are renamed for good; and when to
+    remove each."""
+    doomed: list[tuple[int, str]] = field(default_factory=list)
+    """Directories to be removed, and when."""
     cuts: list[Cut] = field(default_factory=list)
     """Those that are about to be made; of one log perhaps several, for leaders that follow one another."""
     written: dict[str, dict[TopicPartition, int]] = field(default_factory=lambda: {name: {} for name in OFFSETS})
@@ -93,16 +99,46 @@ class Directory:
         runtime.disk.sync_dir(self.path)
         logger.warning("%s %s: it is kept as %s, and nothing of it is deleted", path, why, os.path.basename(target))
 
+    def delete(self, runtime: Runtime, due_ms: dict[TopicPartition, int]) -> None:
+        """Rename logs' directories to `…-delete`, for good; `clean_up` removes each when it is due.
+
+        DiskError: not all of them are. For want of memory, say: then they are by the next `clean_up`, or `free`.
+        """
+        self.stale.update(due_ms)
+        self.leaving.update(due_ms)
+        self._rename_leaving(runtime)
+
+    def _rename_leaving(self, runtime: Runtime) -> None:
+        for partition, due_ms in self.leaving.items():
+            with contextlib.suppress(FileMissingError):  # as it was renamed, and only not for good
+                target = self.rename(runtime, self.home(partition), partition, DirectoryKind.DELETE)
+                self.doomed.append((due_ms, target))
+        runtime.disk.sync_dir(self.path)
+        self.leaving.clear()
+
+    def clean_up(self, runtime: Runtime, now_ms: int) -> int:
+        """Remove what is due; how many that were. DiskError: the others are by the next one."""
+        if self.leaving:
+            self._rename_leaving(runtime)
+        due = [entry for entry in self.doomed if entry[0] <= now_ms]
+        for entry in due:
+            with contextlib.suppress(FileMissingError):
+                runtime.disk.rmtree(entry[1])
+            self.doomed.remove(entry)
+        return len(due)
+
     def free(self, runtime: Runtime, partition: TopicPartition) -> None:
         """See to it that nothing is at a partition's name, and that no checkpoint knows the name."""
         home = self.home(partition)
+        if partition in self.leaving:
+            self._rename_leaving(runtime)
         if runtime.disk.exists(home):
             self.set_aside(runtime, home, partition, "is in the way of a new log of the same name")
             self.unopened.pop(partition, None)
         if partition in self.stale:
             self.write_checkpoints(runtime.disk)
             self._drop_from_cleaner_checkpoint(runtime.disk)
-            self.stale.clear()
+            self.stale = set(self.leaving)
 
     # ---- checkpoints ---------------------------------------------------------------------------------------------
 
@@ -157,14 +193,21 @@ class Directory:
                 else:
                     known[partition] = min(known[partition], offset)
 
-    def write_cut(self, disk: Disk, cut: Cut) -> None:
-        """Write down that nothing behind a cut, which is among `cuts`, counts any more."""
-        for name in self.contradicted(cut):
-            self.write_checkpoint(disk, name)
+    def contradicts(self, cut: Cut) -> bool:
+        """Whether the disk says more of a log than is true once it is cut."""
+        return cut.partition in self.leaving or bool(self._contradicting(cut))
 
-    def contradicted(self, cut: Cut) -> list[str]:
-        """The checkpoints that say more of a log than is true once it is cut."""
+    def _contradicting(self, cut: Cut) -> list[str]:
         return [name for name, written in self.written.items() if written.get(cut.partition, 0) > cut.offset]
+
+    def write_cut(self, runtime: Runtime, cut: Cut) -> None:
+        """Write down that nothing behind a cut, which is among `cuts`, counts any more."""
+        if cut.partition in self.leaving:
+            # It has moved away from here: found again, it would be longer than the log that is in use.
+            self._rename_leaving(runtime)
+        if cut.partition in self.logs:
+            for name in self._contradicting(cut):
+                self.write_checkpoint(runtime.disk, name)
 
     def _drop_from_cleaner_checkpoint(self, disk: Disk) -> None:
         known = self.read_checkpoint(disk, checkpoints.CLEANER)

@@ -17,7 +17,7 @@ from headrace.records import assign, build_batch
 from headrace.runtime.simulated import CrashModel, DiskFault, SimulatedCrash, simulated_host
 from headrace.topics import TopicPartition
 
-from .crashes import NOW_MS, stored
+from .crashes import NOW_MS, Powered, stored
 from .follower_crashes import Course, header_of
 
 PATHS = ["/data/a", "/data/b"]
@@ -56,7 +56,7 @@ class Expected:
         log.update_high_watermark(log.end_offset)
 
 
-class DirectoriesWorld:
+class DirectoriesWorld(Powered):
     """Two directories, the logs that should be in them, and the moves that are under way."""
 
     def __init__(self, seed: int) -> None:
@@ -317,18 +317,13 @@ class DirectoriesWorld:
             self.crash()
         self.open()
 
-    def crash(self) -> None:
-        self.host.kill(power_loss=True, model=self.model)
-        self.host.restart()
-
 
 def run_directories_seed(seed: int) -> None:
     """Four lives of two directories."""
     world = DirectoriesWorld(seed)
     rng = world.rng
     for _ in range(4):
-        world.host.disk.on_crash = None
-        world.host.disk.crash_after(rng.randint(0, 900))
+        world.lose_power_after(rng.randint(0, 900))
         try:
             world.work(rng.randint(1, 90))
         except SimulatedCrash:

@@ -290,6 +290,30 @@ def test_a_directory_that_cannot_be_synced_at_the_start_costs_its_logs_and_not_t
         run(main, seed)
 
 
+def test_a_partition_that_has_moved_off_a_failing_disk_is_served() -> None:
+    """The disk fails when the original is to be deleted: by then it is not in use any more."""
+
+    async def scenario(simulation: Simulation) -> None:
+        world = World(simulation, {"log.dirs": f"{ONE},{TWO}", "metadata.log.dir": "/metadata"})
+        await world.broker.start()
+        await world.create("t", 1)
+        assert await world.write("t", 0, b"first") == 0
+        broker = world.broker.broker
+        assert broker is not None
+        here = world.place_of("t", 0)
+        there = TWO if here == ONE else ONE
+        world.broker.host.disk.inject(DiskFault("rename", errno.EIO, under=f"{here}/t-0", times=None))
+        await broker.replicas.move("t", 0, there)
+        while world.place_of("t", 0) != there:
+            await asyncio.sleep(0.1)
+        assert broker.directories.online_paths == [there]
+        assert await world.write("t", 0, b"second") == 0
+        assert (await world.leaders("t"))[0] == (0, broker.node_id, [])
+        await world.check()
+
+    run(scenario)
+
+
 @pytest.mark.parametrize("number", [errno.EIO, errno.EMFILE], ids=["its disk", "alone"])
 def test_nobody_is_told_of_a_log_that_fails_while_the_broker_stops(
     number: int, caplog: pytest.LogCaptureFixture

@@ -8,7 +8,7 @@ import random
 from headrace.log import Caches, Log, LogConfig, Origin
 from headrace.records import BatchHeader, Codec, ControlType, build_batch, control_batch, split
 from headrace.records.batch import HEADER_BYTES
-from headrace.runtime.simulated import CrashModel, SimulatedCrash, simulated_host
+from headrace.runtime.simulated import CrashModel, Host, SimulatedCrash, simulated_host
 from headrace.topics import TopicPartition
 
 PARTITION = TopicPartition("t", 0)
@@ -16,7 +16,23 @@ DIRECTORY = "/data/t-0"
 NOW_MS = 1_700_000_000_000
 
 
-class World:
+class Powered:
+    """A world on one machine, whose power may go."""
+
+    host: Host
+    model: CrashModel
+
+    def lose_power_after(self, operations: int) -> None:
+        """Let the disk die at the operation after so many more. What was not synced is then lost by `crash`."""
+        self.host.disk.on_crash = None
+        self.host.disk.crash_after(operations)
+
+    def crash(self) -> None:
+        self.host.kill(power_loss=True, model=self.model)
+        self.host.restart()
+
+
+class World(Powered):
     """One log, what was written to it, and how far that was promised to last."""
 
     def __init__(self, seed: int, *, synced_acks: bool) -> None:
@@ -113,17 +129,6 @@ class World:
     def _promise(self) -> None:
         assert self.log is not None
         self.promised = self.log.end_offset
-
-    # ---- crash ---------------------------------------------------------------------------------------------------
-
-    def lose_power_after(self, operations: int) -> None:
-        """Let the disk die at the operation after so many more. What was not synced is then lost by `crash`."""
-        self.host.disk.on_crash = None
-        self.host.disk.crash_after(operations)
-
-    def crash(self) -> None:
-        self.host.kill(power_loss=True, model=self.model)
-        self.host.restart()
 
     def check(self) -> None:
         """The log is a prefix of what was written, with all that was promised, and its state is that of its batches."""

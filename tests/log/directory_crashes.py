@@ -12,17 +12,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from headrace.errors import HeadraceError
-from headrace.log import Log, LogConfig, LogDirectories, LogFate, Move
+from headrace.log import Cut, Log, LogConfig, LogDirectories, LogFate, Move
 from headrace.records import assign, build_batch
 from headrace.runtime.simulated import CrashModel, DiskFault, SimulatedCrash, simulated_host
 from headrace.topics import TopicPartition
 
-from .crashes import NOW_MS, stored
+from .crashes import NOW_MS, Powered, stored
 from .follower_crashes import Course, header_of
 
 PATHS = ["/data/a", "/data/b"]
 NAMES = [TopicPartition("t", number) for number in range(3)]
-MAY_RUN_SHORT = ["open", "open", "sync_dir", "open_dir"]
+MAY_RUN_SHORT = ["open", "open", "sync_dir", "open_dir", "rename"]
 LATER_MS = 2**60
 
 
@@ -36,6 +36,7 @@ class Expected:
     """What it was before a cut that is under way: a power loss leaves the one or the other."""
     promised: int = 0
     start_offset: int = 0
+    start_offset_max: int = 0
 
     def cut(self, offset: int) -> None:
         self.before, self.course = self.course, {at: batch for at, batch in self.course.items() if at < offset}
@@ -49,11 +50,13 @@ class Expected:
         assert course is not None, f"{log} has what it was never sent, or what was cut off: {log.recovery}"
         assert log.end_offset >= self.promised, f"{log} was promised up to {self.promised}: {log.recovery}"
         self.course = {at: batch for at, batch in course.items() if at < log.end_offset}
-        self.before = None
+        if self.before is None:
+            assert log.start_offset <= self.start_offset_max, f"{log} has lost records that nobody has deleted"
+        self.before, self.start_offset_max = None, max(log.start_offset, self.start_offset_max)
         log.update_high_watermark(log.end_offset)
 
 
-class DirectoriesWorld:
+class DirectoriesWorld(Powered):
     """Two directories, the logs that should be in them, and the moves that are under way."""
 
     def __init__(self, seed: int) -> None:
@@ -69,12 +72,14 @@ class DirectoriesWorld:
         self.expected: dict[TopicPartition, Expected] = {}
         self.deleted: set[bytes] = set()
         self.moves: dict[TopicPartition, Move] = {}
+        self.cut: Cut | None = None
         self.topics = 0
         self.directories = self.open()
 
     def open(self) -> LogDirectories:
         """As a broker does: logs that are missing are made, those that lost the id of their topic are given it."""
         self.moves.clear()
+        self.cut = None
         directories = self.directories = LogDirectories.open(self.host.runtime, PATHS)
         logs = directories.open_logs(lambda topic: self.config, self._fate_of, bring_back=True)
         assert not directories.unopened
@@ -83,7 +88,7 @@ class DirectoriesWorld:
             log = logs.get(partition)
             if log is None:
                 assert expected.promised == 0, f"{partition} is lost"
-                expected.course, expected.start_offset = {}, 0
+                expected.course, expected.start_offset, expected.start_offset_max = {}, 0, 0
                 log = directories.create(partition, self.config, expected.topic_id)
             elif log.topic_id is None:
                 directories.identify(log, expected.topic_id)
@@ -128,8 +133,8 @@ class DirectoriesWorld:
         try:
             step()
         except HeadraceError:
+            self._end_cut()
             for partition, expected in self.expected.items():
-                self.directories.end_cut(partition)
                 log = self.directories.get(partition)
                 if log is not None and log.failure is None:
                     expected.take(log)
@@ -155,19 +160,21 @@ class DirectoriesWorld:
             assert (log.start_offset, log.end_offset, log.recovery_point) == (0, 0, 0)
 
     def _delete(self) -> None:
-        if self.expected:
-            partition = self.rng.choice(list(self.expected))
+        gone = self.rng.sample(list(self.expected), min(self.rng.choice([1, 1, 3]), len(self.expected)))
+        for partition in gone:
             self.deleted.add(self.expected.pop(partition).topic_id)
             self.moves.pop(partition, None)
-            self.directories.delete(partition)
-            if self.rng.random() < 0.5:
-                self.directories.clean_up(LATER_MS)
+        self.directories.delete(*gone)
+        if self.rng.random() < 0.5:
+            self.directories.clean_up(LATER_MS)
 
     def _append(self) -> None:
         if (found := self._any_log()) is None:
             return
         expected, log = found
-        epoch, offset, batches = max(log.leader_epoch, 0) + self.rng.choice([0, 0, 0, 1]), log.end_offset, []
+        # A cut below the log's start leaves batches whose epochs were forgotten with those before them.
+        last = header_of(expected.course[max(expected.course)]).leader_epoch if expected.course else 0
+        epoch, offset, batches = max(log.leader_epoch, last) + self.rng.choice([0, 0, 0, 1]), log.end_offset, []
         for _ in range(self.rng.randint(1, 4)):
             values = [self.rng.randbytes(self.rng.choice([4, 90])) for _ in range(self.rng.randint(1, 3))]
             batch = build_batch([(NOW_MS, b"k", value, []) for value in values])
@@ -176,6 +183,8 @@ class DirectoriesWorld:
             expected.course[offset] = batches[-1]
             offset += len(values)
         log.append_replica(b"".join(batches))
+        # Where descriptors run short between two segments, the rest is left to the next answer of the leader.
+        expected.course = {at: batch for at, batch in expected.course.items() if at < log.end_offset}
         log.update_high_watermark(log.end_offset)
 
     def _sync(self) -> None:
@@ -195,39 +204,54 @@ class DirectoriesWorld:
             return
         expected, log = found
         partition = log.partition
-        left = [offset for offset in expected.course if offset >= log.start_offset]
+        left = [offset for offset in expected.course if offset >= log.start_offset - self.rng.choice([0, 0, 0, 5])]
         if not left:
             return
         offset = self.rng.choice(left[-8:])
-        is_to_be_written = self.directories.begin_cut(log, offset)
-        if partition in self.moves and self.rng.random() < 0.5:
-            log = self._exchange(partition)
-        if is_to_be_written:
-            self.directories.write_cut(partition)
+        if self._begin_cut(expected, partition, offset):
+            if partition in self.moves and self.rng.random() < 0.5:
+                log = self._exchange(partition)
+            self._write_cut()
         if self.rng.random() < 0.3:
             self.directories.checkpoint()
         expected.cut(offset)
         log.truncate_to(offset)
-        expected.before = None
-        self.directories.end_cut(partition)
+        self._was_cut(expected, log)
 
     def _start_anew(self) -> None:
         if (found := self._any_log()) is None:
             return
         expected, log = found
         offset = self.rng.choice([log.end_offset + self.rng.randint(0, 9), self.rng.randint(0, log.end_offset)])
-        if self.directories.begin_cut(log, 0):
-            self.directories.write_cut(log.partition)
+        if self._begin_cut(expected, log.partition, 0):
+            self._write_cut()
         expected.cut(0)
-        expected.start_offset = 0
         log.start_at(offset)
-        expected.before = None
-        self.directories.end_cut(log.partition)
+        self._was_cut(expected, log)
+
+    def _begin_cut(self, expected: Expected, partition: TopicPartition, offset: int) -> bool:
+        expected.start_offset = min(expected.start_offset, offset)
+        self.cut = Cut(partition, offset)
+        return self.directories.begin_cut(self.cut)
+
+    def _write_cut(self) -> None:
+        assert self.cut is not None
+        self.directories.write_cut(self.cut)
+
+    def _was_cut(self, expected: Expected, log: Log) -> None:
+        expected.before, expected.start_offset_max = None, log.start_offset
+        self._end_cut()
+
+    def _end_cut(self) -> None:
+        if self.cut is not None:
+            self.directories.end_cut(self.cut)
+            self.cut = None
 
     def _delete_records(self) -> None:
         if (found := self._any_log()) is not None:
-            _, log = found
-            log.delete_records(self.rng.randint(log.start_offset, log.high_watermark))
+            expected, log = found
+            expected.start_offset_max = self.rng.randint(log.start_offset, log.high_watermark)
+            log.delete_records(expected.start_offset_max)
 
     def _retain(self) -> None:
         if (found := self._any_log()) is not None:
@@ -293,18 +317,13 @@ class DirectoriesWorld:
             self.crash()
         self.open()
 
-    def crash(self) -> None:
-        self.host.kill(power_loss=True, model=self.model)
-        self.host.restart()
-
 
 def run_directories_seed(seed: int) -> None:
     """Four lives of two directories."""
     world = DirectoriesWorld(seed)
     rng = world.rng
     for _ in range(4):
-        world.host.disk.on_crash = None
-        world.host.disk.crash_after(rng.randint(0, 900))
+        world.lose_power_after(rng.randint(0, 900))
         try:
             world.work(rng.randint(1, 90))
         except SimulatedCrash:

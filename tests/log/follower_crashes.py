@@ -10,7 +10,7 @@ from headrace.log import Caches, Log, LogConfig
 from headrace.records import BatchHeader, ControlType, assign, build_batch, control_batch, split
 from headrace.runtime.simulated import CrashModel, SimulatedCrash, simulated_host
 
-from .crashes import DIRECTORY, NOW_MS, PARTITION, stored
+from .crashes import DIRECTORY, NOW_MS, PARTITION, Powered, stored
 
 IDEMPOTENT, TRANSACTIONAL = 1, 2
 Course = dict[int, bytes]
@@ -21,7 +21,7 @@ def header_of(batch: bytes) -> BatchHeader:
     return next(iter(split(batch))).header()
 
 
-class FollowerWorld:
+class FollowerWorld(Powered):
     """One log, what it has copied, how far that was promised to last, and what its directory's checkpoints say."""
 
     def __init__(self, seed: int) -> None:
@@ -170,16 +170,6 @@ class FollowerWorld:
         """For a while, in which nothing is written."""
         self.epoch += 1
         self.log.begin_epoch(self.epoch)
-
-    # ---- crash ---------------------------------------------------------------------------------------------------
-
-    def lose_power_after(self, operations: int) -> None:
-        self.host.disk.on_crash = None
-        self.host.disk.crash_after(operations)
-
-    def crash(self) -> None:
-        self.host.kill(power_loss=True, model=self.model)
-        self.host.restart()
 
     def check(self) -> None:
         """What is there was sent, all that was promised is, and epochs and producers are those of its batches."""

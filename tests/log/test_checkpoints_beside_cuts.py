@@ -8,16 +8,17 @@ from typing import cast
 
 import pytest
 
-from headrace.log import Log, LogConfig, LogDirectories, checkpoints
+from headrace.log import Cut, Log, LogConfig, LogDirectories, checkpoints
 from headrace.log.directory import Directory
 from headrace.runtime import DiskError
-from headrace.runtime.simulated import DiskFault, Host
+from headrace.runtime.simulated import CrashModel, DiskFault, Host
 from headrace.topics import TopicPartition
 
 from .making import NOW_MS, batch, make_host
 
 PATH, ELSEWHERE = "/data/a", "/data/b"
 CUT, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
+CONFIG = LogConfig()
 
 
 class Looked:
@@ -43,13 +44,13 @@ def test_a_cut_beside_it_takes_back_what_was_durable(begun: str, ended: bool) ->
     directory = Directory(PATH)
 
     def begin() -> None:
-        directory.cuts[CUT] = 50
+        directory.cuts.append(Cut(CUT, 50))
         cut.durable = 100  # a sync that was under way has ended
 
     def end() -> None:
         if ended:
             cut.durable = 50
-            del directory.cuts[CUT]
+            directory.cuts.remove(Cut(CUT, 50))
 
     cut = Looked(40, begin)
     if begun == "before":
@@ -61,11 +62,11 @@ def test_a_cut_beside_it_takes_back_what_was_durable(begun: str, ended: bool) ->
     assert written == {CUT: 50, OTHER: 7}
 
 
-def with_a_synced_log(host: Host) -> tuple[LogDirectories, Log]:
+def with_a_synced_log(host: Host, config: LogConfig = CONFIG) -> tuple[LogDirectories, Log]:
     """Of twenty records, of which the checkpoint says that they are durable."""
     directories = LogDirectories.open(host.runtime, [PATH, ELSEWHERE])
-    directories.open_logs(lambda topic: LogConfig())
-    log = directories.create(CUT, LogConfig(), None, path=PATH)
+    directories.open_logs(lambda topic: config)
+    log = directories.create(CUT, config, None, path=PATH)
     for _ in range(20):
         log.append(batch(), leader_epoch=0, now_ms=NOW_MS)
     log.sync()
@@ -73,34 +74,100 @@ def with_a_synced_log(host: Host) -> tuple[LogDirectories, Log]:
     return directories, log
 
 
-@pytest.mark.parametrize("checkpoint", [LogDirectories.write_cut, lambda directories, _: directories.checkpoint()])
-def test_a_log_that_moves_before_it_is_cut_is_not_said_to_be_durable_where_it_is_then(
-    checkpoint: Callable[[LogDirectories, TopicPartition], None],
-) -> None:
+@pytest.mark.parametrize("checkpoint", ["of the cut", "of all"])
+def test_a_log_that_moves_before_it_is_cut_is_not_said_to_be_durable_where_it_is_then(checkpoint: str) -> None:
     host = make_host()
-    directories, log = with_a_synced_log(host)
+    directories, _ = with_a_synced_log(host)
     move = directories.start_move(CUT, ELSEWHERE)
     while move.step():
         pass
-    assert directories.begin_cut(log, 5)
+    cut = Cut(CUT, 5)
+    assert directories.begin_cut(cut)
     moved = directories.finish_move(CUT)
-    checkpoint(directories, CUT)
+    if checkpoint == "of the cut":
+        directories.write_cut(cut)
+    else:
+        directories.checkpoint()
     moved.truncate_to(5)
-    directories.end_cut(CUT)
+    directories.end_cut(cut)
     written = checkpoints.read_offsets(host.disk, f"{ELSEWHERE}/{checkpoints.RECOVERY_POINT}")
-    assert written == {CUT: 5}
+    assert written.get(CUT, 0) <= 5
+
+
+def test_a_cut_for_one_leader_ends_while_another_for_the_next_is_under_way() -> None:
+    """The first comes to nothing, as its leader leads no more; the second is written down all the same."""
+    host = make_host()
+    directories, _ = with_a_synced_log(host)
+    first, second = Cut(CUT, 10), Cut(CUT, 5)
+    for cut in (first, second):
+        assert directories.begin_cut(cut)
+    directories.write_cut(first)
+    directories.end_cut(first)
+    directories.write_cut(second)
+    directories.checkpoint()
+    assert checkpoints.read_offsets(host.disk, f"{PATH}/{checkpoints.RECOVERY_POINT}") == {CUT: 5}
+
+
+@pytest.mark.parametrize("how", ["cut", "begun anew"])
+@pytest.mark.parametrize("where", [PATH, ELSEWHERE])
+def test_what_is_copied_in_the_place_of_deleted_records_is_not_deleted_by_a_crash(how: str, where: str) -> None:
+    """Nor is it committed: the checkpoints knew of the former course of events, and do not any more."""
+    host = make_host()
+    directories, log = with_a_synced_log(host)
+    log.update_high_watermark(15)
+    log.delete_records(12)
+    directories.checkpoint()
+    if where == ELSEWHERE:
+        move = directories.start_move(CUT, ELSEWHERE)
+        while move.step():
+            pass
+        log = directories.finish_move(CUT)
+        log.update_high_watermark(15)
+    cut = Cut(CUT, 10 if how == "cut" else 0)
+    assert directories.begin_cut(cut)
+    directories.write_cut(cut)
+    if how == "cut":
+        log.truncate_to(10)
+    else:
+        log.start_at(10)
+    directories.end_cut(cut)
+    for _ in range(8):
+        log.append(batch(), leader_epoch=1, now_ms=NOW_MS)
+    log.sync()
+    host.kill(power_loss=True)
+    host.restart()
+    again = LogDirectories.open(host.runtime, [PATH, ELSEWHERE]).open_logs(lambda topic: CONFIG)[CUT]
+    assert (again.start_offset, again.high_watermark, again.end_offset) == (10, 10, 18)
+
+
+def test_deleted_records_stay_so_though_the_names_of_their_segments_come_back() -> None:
+    config = LogConfig(segment_bytes=300, index_interval_bytes=100)
+    for seed in range(20):
+        host = make_host(seed)
+        directories, log = with_a_synced_log(host, config)
+        log.update_high_watermark(log.end_offset)
+        start_offset = log.segments[2].base_offset
+        log.delete_records(start_offset)
+        directories.checkpoint()
+        assert log.apply_retention(NOW_MS)
+        directories.checkpoint()
+        host.kill(power_loss=True, model=CrashModel.HARSH)
+        host.restart()
+        again = LogDirectories.open(host.runtime, [PATH, ELSEWHERE]).open_logs(lambda topic: config)[CUT]
+        assert (again.start_offset, again.end_offset) == (start_offset, 20), seed
 
 
 def test_a_cut_that_cannot_be_written_down_is_refused() -> None:
     """Also for want of descriptors, which says nothing about the disk: it is tried again."""
     host = make_host()
     directories, log = with_a_synced_log(host)
-    assert directories.begin_cut(log, 5)
+    cut = Cut(CUT, 5)
+    assert directories.begin_cut(cut)
     host.disk.inject(DiskFault("open", errno.EMFILE))
     with pytest.raises(DiskError):
-        directories.write_cut(CUT)
+        directories.write_cut(cut)
     assert log.failure is None
-    directories.write_cut(CUT)
+    directories.write_cut(cut)
     assert checkpoints.read_offsets(host.disk, f"{PATH}/{checkpoints.RECOVERY_POINT}") == {CUT: 5}
 
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 
 import pytest
 
 from headrace.errors import HeadraceError, KafkaStorageError
-from headrace.log import DirectoryMismatchError, FateOf, Log, LogConfig, LogDirectories, LogFate, checkpoints
+from headrace.log import Cut, DirectoryMismatchError, FateOf, Log, LogConfig, LogDirectories, LogFate, checkpoints
 from headrace.log.cleaner import Cleaner
 from headrace.log.directory_names import DirectoryKind, partition_names
 from headrace.records import check, split
-from headrace.runtime import DirectoryLockedError
+from headrace.runtime import DirectoryLockedError, DiskError
 from headrace.runtime.simulated import CrashModel, DiskFault, Host, Simulation, run_simulation
 from headrace.topics import TopicPartition
 
@@ -20,7 +21,7 @@ from .crashes import stored
 from .making import NOW_MS, batch, make_host
 
 A, B = "/data/a", "/data/b"
-KEY, OTHER = TopicPartition("t", 0), TopicPartition("other", 0)
+KEY, SECOND, OTHER = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("other", 0)
 CONFIG = LogConfig(segment_bytes=2_000, index_interval_bytes=100)
 OLD, NEW = bytes([1]) * 16, bytes([2]) * 16
 FIRST = "0" * 20 + ".log"
@@ -113,6 +114,115 @@ def test_a_log_whose_deletion_ran_short_of_descriptors_never_passes_for_its_succ
         host.restart()
         again = opened(host, A, B, known={OLD: LogFate.DELETED, NEW: LogFate.OPENED}).get(KEY)
         assert again is None or again.end_offset == 0, seed
+
+
+def settled(host: Host, path: str) -> None:
+    """A log's first records and its name are durable, and the id of its topic is not."""
+    file = host.disk.open(f"{path}/{FIRST}")
+    file.sync()
+    file.close()
+    for name in (path, path.rpartition("/")[0]):
+        host.disk.sync_dir(name)
+
+
+def test_all_are_deleted_though_one_of_them_cannot_be_renamed_for_now() -> None:
+    """And none of them passes for a topic that is made of the same name, whichever of them is made first."""
+    for seed in range(20):
+        host = make_host(seed)
+        directories = opened(host, A, B)
+        for key in (KEY, SECOND):
+            log = directories.create(key, CONFIG, OLD, path=A)
+            fill(log, 5)
+            settled(host, log.directory)
+        host.disk.inject(DiskFault("rename", errno.ENOMEM, under=A))
+        directories.delete(KEY, SECOND)
+        host.disk.heal()
+        assert directories.logs == {}
+        directories.create(SECOND, CONFIG, NEW, path=A)
+        directories.create(KEY, CONFIG, NEW, path=B)
+        directories.clean_up(2**62)
+        assert names(host, DirectoryKind.DELETE) == names(host, DirectoryKind.STRAY) == []
+        host.kill(power_loss=True, model=CrashModel.HARSH)
+        host.restart()
+        again = opened(host, A, B, known={OLD: LogFate.DELETED, NEW: LogFate.OPENED})
+        assert [log.end_offset for log in again.logs.values() if log.end_offset] == [], seed
+
+
+@pytest.mark.parametrize("operation", ["sync_dir", "rename"])
+@pytest.mark.parametrize("then", ["made anew", "cut"])
+def test_what_a_move_leaves_behind_never_passes_for_the_log_that_is_in_use(operation: str, then: str) -> None:
+    for seed in range(20):
+        host = make_host(seed)
+        directories = opened(host, A, B)
+        log = directories.create(KEY, CONFIG, OLD, path=A)
+        fill(log, 5)
+        settled(host, log.directory)
+        move = directories.start_move(KEY, B)
+        while move.step():
+            pass
+        host.disk.inject(DiskFault(operation, errno.EMFILE, under=A))
+        moved = directories.finish_move(KEY)
+        host.disk.heal()
+        if then == "made anew":
+            directories.delete(KEY)
+            directories.create(KEY, CONFIG, NEW, path=B)
+        else:
+            cut = Cut(KEY, 0)
+            if directories.begin_cut(cut):
+                directories.write_cut(cut)
+            moved.truncate_to(0)
+            directories.end_cut(cut)
+        host.kill(power_loss=True, model=CrashModel.HARSH)
+        host.restart()
+        again = opened(
+            host, A, B, known={OLD: LogFate.OPENED if then == "cut" else LogFate.DELETED, NEW: LogFate.OPENED}
+        )
+        assert [log.end_offset for log in again.logs.values() if log.end_offset] == [], seed
+
+
+def test_a_log_that_cannot_be_made_for_want_of_descriptors_leaves_nothing_behind() -> None:
+    host = make_host()
+    directories = opened(host, A, B)
+    directories.create(OTHER, CONFIG, OLD, path=B)
+    host.disk.inject(DiskFault("open", errno.EMFILE, times=None))
+    for _ in range(5):
+        with pytest.raises(DiskError):
+            directories.create(KEY, CONFIG, NEW, path=A)
+        with pytest.raises(DiskError):
+            directories.start_move(OTHER, A)
+    host.disk.heal()
+    directories.clean_up(2**62)
+    assert [name for name, _, _ in partition_names(host.disk, A)] == []
+    directories.create(KEY, CONFIG, NEW, path=A)
+    assert [name for name, _, _ in partition_names(host.disk, A)] == [str(KEY)]
+
+
+def test_a_move_that_cannot_begin_for_want_of_descriptors_is_none() -> None:
+    """Also where the copy is to begin behind deleted records, which takes another file."""
+    for skip in range(8):
+        host = make_host()
+        directories = opened(host, A, B)
+        log = directories.create(KEY, CONFIG, OLD, path=A)
+        fill(log, 100)
+        log.delete_records(80)
+        host.disk.inject(DiskFault("open", errno.EMFILE, skip=skip, under=B))
+        with contextlib.suppress(DiskError):
+            directories.start_move(KEY, B).step()
+        host.disk.heal()
+        directories.cancel_move(KEY)
+        directories.clean_up(2**62)
+        assert names(host, DirectoryKind.FUTURE, B) == []
+        assert [found.replicas for found in directories.describe() if found.path == B] == [[]]
+
+
+def test_a_disk_that_fails_where_an_older_log_was_deleted_does_not_keep_another_from_being_made() -> None:
+    host = make_host()
+    directories = opened(host, A, B)
+    fill(directories.create(KEY, CONFIG, OLD, path=A), 5)
+    directories.delete(KEY)
+    host.disk.inject(DiskFault("*", errno.EIO, under=A, times=None))
+    assert directories.create(KEY, CONFIG, NEW, path=B).directory == f"{B}/{KEY}"
+    assert directories.online_paths == [B]
 
 
 def test_nor_does_it_after_a_restart_between_the_deletion_and_the_creation() -> None:

@@ -381,7 +381,9 @@ class Replicas:
     def directory_failed(self, directory: str, reason: str) -> None:
         """The disk below a log directory failed: its partitions are offline, the others go on."""
         for (topic, index), partition in list(self.partitions.items()):
-            if self.directories.directory_of(partition.log) == directory:
+            # One that has just moved away is about to be given its other log, and looked at then.
+            is_there = self.directories.directory_of(partition.log) == directory
+            if is_there and self.directories.get(partition.key) in (None, partition.log):
                 partition.go_offline(reason)
                 self._offline[topic, index] = _Offline(reason)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from headrace.errors import KafkaStorageError, LogDirNotFoundError, UnknownTopicOrPartitionError
 from headrace.log import checkpoints, identity, partition_metadata
 from headrace.log.config import LogConfig
-from headrace.log.directory import OFFSETS, Directory
+from headrace.log.directory import OFFSETS, Cut, Directory
 from headrace.log.directory_names import DirectoryKind, temporary_name
 from headrace.log.invariants import BrokenInvariantError
 from headrace.log.log import Log
@@ -21,7 +21,7 @@ from headrace.log.moving import Move
 from headrace.log.opening import CLEAN_SHUTDOWN, ConfigOf, FateOf, FoundLog, Name, Opening, open_all, scan
 from headrace.log.producer_state import DEFAULT_EXPIRATION_MS
 from headrace.log.segment import Caches
-from headrace.runtime import Disk, DiskError, FileMissingError, Runtime
+from headrace.runtime import Disk, DiskError, Runtime
 from headrace.topics import TopicPartition
 
 logger = logging.getLogger("headrace.log")
@@ -77,7 +77,6 @@ class LogDirectories:
         #: Told of a log that is out of service while its directory is not.
         self.on_log_offline: Callable[[Log, str], None] | None = None
         self._moves: dict[TopicPartition, Move] = {}
-        self._doomed: list[tuple[int, str]] = []
 
     # ---- opening -------------------------------------------------------------------------------------------------
 
@@ -162,20 +161,17 @@ class LogDirectories:
         try:
             return opening.begin(directory)
         except DiskError as error:
-            self._check_disk_failed(error)
-            self._go_offline(directory, error)
+            self._failed_at_start(directory, error)
             return []
 
     def _open_chunk(self, opening: Opening, directory: Directory, names: list[Name]) -> None:
         try:
             opening.open_chunk(directory, names)
         except DiskError as error:
-            self._check_disk_failed(error)
-            self._go_offline(directory, error)
+            self._failed_at_start(directory, error)
 
     def _settle(self, opening: Opening, bring_back: bool) -> dict[TopicPartition, Log]:
-        opening.settle(self._directories, self._go_offline, bring_back=bring_back)
-        self._doomed += [(0, path) for path in opening.doomed]
+        opening.settle(self._directories, self._failed_at_start, bring_back=bring_back)
         for directory in self._directories:
             if directory.offline is not None:
                 # Opened on one thread while another found the disk failing: not to be served.
@@ -283,8 +279,14 @@ class LogDirectories:
                 place.free(self._runtime, partition)
             except DiskError as error:
                 self._go_offline(place, error)
-                raise
-        log = self._make(directory, str(partition), partition, config, topic_id)
+                if place is directory or error.is_shortage:
+                    raise
+        try:
+            log = self._make(directory, str(partition), partition, config, topic_id)
+        except DiskError:
+            with contextlib.suppress(DiskError):
+                directory.delete(self._runtime, {partition: self._runtime.clock.now_ms()})  # what there is of it
+            raise
         directory.logs[partition] = log
         return log
 
@@ -346,33 +348,29 @@ class LogDirectories:
                 self._go_offline(directory, error)
 
     def _delete_from(self, directory: Directory, partitions: list[TopicPartition]) -> None:
-        directory.stale.update(partitions)
+        due_ms = {}
         for partition in partitions:
-            unopened = directory.unopened.pop(partition, None)
-            if unopened is not None and directory.offline is None:
-                self._doom(directory, unopened.path, partition, 0)
+            directory.unopened.pop(partition, None)
             log = directory.logs.pop(partition, None)
             if log is not None:
                 log.abandon()
-                if directory.offline is None:
-                    self._doom(directory, log.directory, partition, log.config.file_delete_delay_ms)
-        if partitions and directory.offline is None:
-            self._disk.sync_dir(directory.path)
+            due_ms[partition] = self._runtime.clock.now_ms() if log is None else self._due_ms(log)
+        if due_ms and directory.offline is None:
+            directory.delete(self._runtime, due_ms)
 
-    def _doom(self, directory: Directory, path: str, partition: TopicPartition, delay_ms: int) -> None:
-        """Rename a log's directory to `…-delete`, to be removed after file.delete.delay.ms."""
-        target = directory.rename(self._runtime, path, partition, DirectoryKind.DELETE)
-        self._doomed.append((self._runtime.clock.now_ms() + delay_ms, target))
+    def _due_ms(self, log: Log) -> int:
+        """When the files of a log that is deleted now are to be removed."""
+        return self._runtime.clock.now_ms() + log.config.file_delete_delay_ms
 
     def set_aside(self, partition: TopicPartition, why: str) -> None:
-        """Take a log out of use and keep its files under another name."""
+        """At start, take a log out of use and keep its files under another name."""
         directory = self._of(partition)
         log = directory.logs.pop(partition)
         log.abandon()
         try:
             directory.set_aside(self._runtime, log.directory, partition, why)
         except DiskError as error:
-            self._go_offline(directory, error)
+            self._failed_at_start(directory, error)
 
     def start_move(self, partition: TopicPartition, path: str) -> Move:
         """Begin to copy a log into another directory (AlterReplicaLogDirs); step it until it is done."""
@@ -383,7 +381,11 @@ class LogDirectories:
             raise ValueError(f"{partition} is in {path} already")
         log = source.logs[partition]
         name = temporary_name(partition, self._runtime.uuid(), DirectoryKind.FUTURE)
-        future = self._make(target, name, partition, log.config, log.topic_id)
+        try:
+            future = self._make(target, name, partition, log.config, log.topic_id)
+        except DiskError:
+            target.doomed.append((self._runtime.clock.now_ms(), os.path.join(target.path, name)))
+            raise
         target.futures[partition] = future
         move = self._moves[partition] = Move(log, future)
         return move
@@ -404,9 +406,9 @@ class LogDirectories:
             try:
                 self._disk.sync_dir(target.path)
             except DiskError:
-                # It may pass: then it is a copy as before, which can be given up.
+                # It may pass: then the copy is given up, and must not be found in the original's place.
                 with contextlib.suppress(DiskError):
-                    self._disk.rename(home, future.directory)
+                    target.delete(self._runtime, {partition: self._due_ms(future)})
                 raise
         except DiskError as error:
             self._go_offline(target, error)
@@ -418,8 +420,7 @@ class LogDirectories:
         source.logs.pop(partition)
         move.current.abandon()
         try:
-            self._doom(source, move.current.directory, partition, move.current.config.file_delete_delay_ms)
-            self._disk.sync_dir(source.path)
+            source.delete(self._runtime, {partition: self._due_ms(move.current)})
         except DiskError as error:
             self._go_offline(source, error)
             logger.error("%s has moved to %s, but the original is still there: %s", partition, target.path, error)
@@ -440,12 +441,8 @@ class LogDirectories:
         target = next(d for d in self._directories if partition in d.futures)
         future = target.futures.pop(partition)
         future.abandon()
-        if target.offline is None:
-            try:
-                self._doom(target, future.directory, partition, future.config.file_delete_delay_ms)
-                self._disk.sync_dir(target.path)
-            except DiskError as error:
-                self._go_offline(target, error)
+        # Under the name that it has: whatever is called so is removed by the next start as well.
+        target.doomed.append((self._due_ms(future), future.directory))
 
     @property
     def moves(self) -> dict[TopicPartition, Move]:
@@ -455,18 +452,13 @@ class LogDirectories:
 
     def clean_up(self, now_ms: int) -> int:
         """Remove directories of deleted partitions whose delay is over; how many."""
-        due = [path for due_ms, path in self._doomed if due_ms <= now_ms]
-        self._doomed = [entry for entry in self._doomed if entry[0] > now_ms]
-        for path in due:
+        count = 0
+        for directory in self._online():
             try:
-                self._disk.rmtree(path)
-            except FileMissingError:
-                continue
+                count += directory.clean_up(self._runtime, now_ms)
             except DiskError as error:
-                self._path_failed(path, error)
-                if error.is_shortage:
-                    self._doomed.append((now_ms, path))
-        return len(due)
+                self._go_offline(directory, error)
+        return count
 
     def checkpoint(self, *names: str) -> None:
         """Write down how far each log is durable, where it starts, and what of it is committed; or only some of that.
@@ -486,29 +478,31 @@ class LogDirectories:
         if shortage is not None:
             raise shortage
 
-    def begin_cut(self, log: Log, offset: int) -> bool:
-        """Before a log's end is cut off: from now on nothing behind the cut counts as durable; whether that has to be
-        written down first (`write_cut`).
+    def begin_cut(self, cut: Cut) -> bool:
+        """Before a log's end is cut off: from now on nothing behind the cut counts; whether that has to be written down
+        first (`write_cut`). In any case `end_cut` follows.
 
-        What is written in its place is not durable, and after a crash it would be taken for damage to what was.
+        What is written in its place is not durable, and after a crash it would be taken for damage to what was; or for
+        deleted, or committed, as what was there before.
         """
         for directory in self._directories:  # a move may put the log into another before it is cut
-            directory.cuts[log.partition] = offset
-        return self._of(log.partition).written.get(log.partition, 0) > offset
+            directory.cuts.append(cut)
+        return any(directory.contradicts(cut) for directory in self._directories)
 
-    def write_cut(self, partition: TopicPartition) -> None:
-        """Write down that nothing behind a cut is durable; DiskError: it is not, and the log must not be cut."""
-        directory = self._of(partition)
-        try:
-            directory.write_checkpoint(self._disk, checkpoints.RECOVERY_POINT)
-        except DiskError as error:
-            self._go_offline(directory, error)
-            raise
+    def write_cut(self, cut: Cut) -> None:
+        """Write down that nothing behind a cut counts; DiskError: it is not, and the log must not be cut."""
+        for directory in self._online():
+            try:
+                directory.write_cut(self._runtime, cut)
+            except DiskError as error:
+                self._go_offline(directory, error)
+                if cut.partition in directory.logs or error.is_shortage:
+                    raise
 
-    def end_cut(self, partition: TopicPartition) -> None:
+    def end_cut(self, cut: Cut) -> None:
         """The log was cut, or will not be: it says itself how far it is durable."""
         for directory in self._directories:
-            directory.cuts.pop(partition, None)
+            directory.cuts.remove(cut)
 
     async def close_logs_in_parallel(self) -> None:
         """Close the logs on the runtime's disk threads, where their syncs run side by side; then call `close`."""
@@ -578,11 +572,11 @@ class LogDirectories:
             if os.path.dirname(path) == directory.path:
                 self._go_offline(directory, error)
 
-    @staticmethod
-    def _check_disk_failed(error: DiskError) -> None:
-        """At start, for want of descriptors, the logs cannot be told from none at all: better not to start."""
+    def _failed_at_start(self, directory: Directory, error: DiskError) -> None:
+        """For want of descriptors, the logs cannot be told from none at all: better not to start."""
         if error.is_shortage:
             raise error
+        self._go_offline(directory, error)
 
     def _go_offline(self, directory: Directory, error: DiskError) -> None:
         """A directory whose disk failed serves nothing until a restart: what is on it can no longer be trusted."""

@@ -7,32 +7,37 @@ name, the entries of that name are gone from the disk (`free`).
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from headrace.log import checkpoints
 from headrace.log.checkpoints import DamagedCheckpointError
 from headrace.log.directory_names import DirectoryKind, temporary_name
 from headrace.log.log import Log
-from headrace.runtime import Disk, Lock, Runtime
+from headrace.runtime import Disk, FileMissingError, Lock, Runtime
 from headrace.topics import TopicPartition
 
 logger = logging.getLogger("headrace.log")
 
 
-def _start_that_no_name_tells(log: Log) -> int | None:
-    return log.start_offset if log.start_offset > log.segments[0].base_offset else None
-
-
 OFFSETS: Final[dict[str, Callable[[Log], int | None]]] = {
     checkpoints.RECOVERY_POINT: lambda log: log.recovery_point,
-    checkpoints.LOG_START: _start_that_no_name_tells,
+    # Also where the name of the first segment tells it, which may not be durable: what it follows would come back.
+    checkpoints.LOG_START: lambda log: log.start_offset or None,
     checkpoints.HIGH_WATERMARK: lambda log: log.high_watermark,
 }
 """What is written down of each log, by the name of the file."""
+
+
+class Cut(NamedTuple):
+    """Nothing of the log from that offset on counts any more: not as durable, deleted or committed."""
+
+    partition: TopicPartition
+    offset: int
 
 
 @dataclass(slots=True, frozen=True)
@@ -59,11 +64,16 @@ class Directory:
     futures: dict[TopicPartition, Log] = field(default_factory=dict)
     unopened: dict[TopicPartition, Unopened] = field(default_factory=dict)
     stale: set[TopicPartition] = field(default_factory=set)
-    """Names without a log of which a checkpoint may still have an entry."""
-    cuts: dict[TopicPartition, int] = field(default_factory=dict)
-    """Logs that are about to be cut, and where: nothing from there on counts as durable any more."""
-    written: dict[TopicPartition, int] = field(default_factory=dict)
-    """The recovery points that are on disk, or may be: replaced as a whole."""
+    """Names without a log of which a checkpoint may still have an entry, or that a power loss may bring back."""
+    leaving: dict[TopicPartition, int] = field(default_factory=dict)
+    """Names that are those of deleted logs, or may be after a power loss, until they are renamed for good; and when to
+    remove each."""
+    doomed: list[tuple[int, str]] = field(default_factory=list)
+    """Directories to be removed, and when."""
+    cuts: list[Cut] = field(default_factory=list)
+    """Those that are about to be made; of one log perhaps several, for leaders that follow one another."""
+    written: dict[str, dict[TopicPartition, int]] = field(default_factory=lambda: {name: {} for name in OFFSETS})
+    """What the checkpoints on disk say, or may say: each is replaced as a whole."""
 
     @property
     def count(self) -> int:
@@ -89,16 +99,46 @@ class Directory:
         runtime.disk.sync_dir(self.path)
         logger.warning("%s %s: it is kept as %s, and nothing of it is deleted", path, why, os.path.basename(target))
 
+    def delete(self, runtime: Runtime, due_ms: dict[TopicPartition, int]) -> None:
+        """Rename logs' directories to `…-delete`, for good; `clean_up` removes each when it is due.
+
+        DiskError: not all of them are. For want of memory, say: then they are by the next `clean_up`, or `free`.
+        """
+        self.stale.update(due_ms)
+        self.leaving.update(due_ms)
+        self._rename_leaving(runtime)
+
+    def _rename_leaving(self, runtime: Runtime) -> None:
+        for partition, due_ms in self.leaving.items():
+            with contextlib.suppress(FileMissingError):  # as it was renamed, and only not for good
+                target = self.rename(runtime, self.home(partition), partition, DirectoryKind.DELETE)
+                self.doomed.append((due_ms, target))
+        runtime.disk.sync_dir(self.path)
+        self.leaving.clear()
+
+    def clean_up(self, runtime: Runtime, now_ms: int) -> int:
+        """Remove what is due; how many that were. DiskError: the others are by the next one."""
+        if self.leaving:
+            self._rename_leaving(runtime)
+        due = [entry for entry in self.doomed if entry[0] <= now_ms]
+        for entry in due:
+            with contextlib.suppress(FileMissingError):
+                runtime.disk.rmtree(entry[1])
+            self.doomed.remove(entry)
+        return len(due)
+
     def free(self, runtime: Runtime, partition: TopicPartition) -> None:
         """See to it that nothing is at a partition's name, and that no checkpoint knows the name."""
         home = self.home(partition)
+        if partition in self.leaving:
+            self._rename_leaving(runtime)
         if runtime.disk.exists(home):
             self.set_aside(runtime, home, partition, "is in the way of a new log of the same name")
             self.unopened.pop(partition, None)
         if partition in self.stale:
             self.write_checkpoints(runtime.disk)
             self._drop_from_cleaner_checkpoint(runtime.disk)
-            self.stale.clear()
+            self.stale = set(self.leaving)
 
     # ---- checkpoints ---------------------------------------------------------------------------------------------
 
@@ -112,7 +152,7 @@ class Directory:
 
     def find_stale(self, known: dict[str, dict[TopicPartition, int]]) -> None:
         """Look for checkpoints' entries of which there is no log any more; `known` is what they say."""
-        self.written = known[checkpoints.RECOVERY_POINT]
+        self.written = {name: known[name] for name in OFFSETS}
         for entries in known.values():
             self.stale.update(entries)
         self.stale.difference_update(self.logs, self.unopened)
@@ -130,26 +170,44 @@ class Directory:
             if offset is not None:
                 known[partition] = offset
         known |= extra or {}
-        path = os.path.join(self.path, name)
-        if name != checkpoints.RECOVERY_POINT:
-            checkpoints.write_offsets(disk, path, known)
-            return
         # Before the cuts are looked at: one that begins after that finds here what is about to be written.
-        self.written = {partition: max(offset, self.written.get(partition, 0)) for partition, offset in known.items()}
-        self._heed_cuts(known)
-        checkpoints.write_offsets(disk, path, known)
-        self.written = known
+        before = self.written[name]
+        self.written[name] = before | {partition: max(at, before.get(partition, 0)) for partition, at in known.items()}
+        self._heed_cuts(known, offset_of)
+        checkpoints.write_offsets(disk, os.path.join(self.path, name), known)
+        self.written[name] = known
 
-    def _heed_cuts(self, recovery_points: dict[TopicPartition, int]) -> None:
-        """Take back what was durable when it was looked at, and is cut off: cuts begin and end beside this.
+    def _heed_cuts(self, known: dict[TopicPartition, int], offset_of: Callable[[Log], int | None]) -> None:
+        """Take back what was so when it was looked at, and is cut off: cuts begin and end beside this.
 
         One that is under way is among `cuts`; of one that has ended since, the log itself knows by now.
         """
-        for partition, offset in list(self.cuts.items()):
-            if partition in recovery_points:
-                recovery_points[partition] = min(recovery_points[partition], offset)
+        for partition, cut_at in list(self.cuts):
+            if partition in known:
+                known[partition] = min(known[partition], cut_at)
         for partition, log in self.logs.items():
-            recovery_points[partition] = min(recovery_points[partition], log.recovery_point)
+            if partition in known:
+                offset = offset_of(log)
+                if offset is None:
+                    del known[partition]
+                else:
+                    known[partition] = min(known[partition], offset)
+
+    def contradicts(self, cut: Cut) -> bool:
+        """Whether the disk says more of a log than is true once it is cut."""
+        return cut.partition in self.leaving or bool(self._contradicting(cut))
+
+    def _contradicting(self, cut: Cut) -> list[str]:
+        return [name for name, written in self.written.items() if written.get(cut.partition, 0) > cut.offset]
+
+    def write_cut(self, runtime: Runtime, cut: Cut) -> None:
+        """Write down that nothing behind a cut, which is among `cuts`, counts any more."""
+        if cut.partition in self.leaving:
+            # It has moved away from here: found again, it would be longer than the log that is in use.
+            self._rename_leaving(runtime)
+        if cut.partition in self.logs:
+            for name in self._contradicting(cut):
+                self.write_checkpoint(runtime.disk, name)
 
     def _drop_from_cleaner_checkpoint(self, disk: Disk) -> None:
         known = self.read_checkpoint(disk, checkpoints.CLEANER)

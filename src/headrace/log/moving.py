@@ -20,8 +20,6 @@ class Move:
         self.current = current
         self.future = future
         self._cuts = current.cut_count  # of these the copy has heard
-        if future.end_offset < current.start_offset:
-            future.start_at(current.start_offset)
 
     @property
     def caught_up(self) -> bool:

@@ -107,8 +107,6 @@ class Opening:
         self._configs: dict[str, LogConfig] = {}
         # What the checkpoints of each directory say, by its path; read once, however many threads open its logs.
         self._known: dict[str, dict[str, dict[TopicPartition, int]]] = {}
-        #: Directories to be removed: of deleted topics, and copies of moves that did not come to their end.
-        self.doomed: list[str] = []
 
     def begin(self, directory: Directory) -> list[Name]:
         marker = os.path.join(directory.path, CLEAN_SHUTDOWN)
@@ -132,7 +130,7 @@ class Opening:
             path = os.path.join(directory.path, name)
             if state is DirectoryKind.DELETE or state is DirectoryKind.FUTURE:
                 # A deletion is finished. A move is begun anew by whoever asked for it: its source is complete.
-                self.doomed.append(path)
+                directory.doomed.append((0, path))
             elif state is DirectoryKind.PRESENT:
                 self._take(directory, path, partition)
 
@@ -152,7 +150,7 @@ class Opening:
             )
         elif fate is LogFate.DELETED:
             logger.info("%s: its topic was deleted; its files are removed", partition)
-            self.doomed.append(directory.rename(self._runtime, path, partition, DirectoryKind.DELETE))
+            directory.doomed.append((0, directory.rename(self._runtime, path, partition, DirectoryKind.DELETE)))
             self._disk.sync_dir(directory.path)
         else:
             known = self._known[directory.path]

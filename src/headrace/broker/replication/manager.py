@@ -19,6 +19,7 @@ from headrace.broker.replication.leader import LeaderState, Proposal
 from headrace.broker.replication.throttles import ReplicationThrottle, Throttles
 from headrace.cluster.changes import Changes
 from headrace.errors import HeadraceError
+from headrace.log import Cut
 from headrace.net.node import Node
 from headrace.protocol.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
 from headrace.protocol.messages.fetch import FetchRequest, FetchResponse
@@ -119,15 +120,16 @@ class ReplicationManager:
     async def cutting(self, partition: Partition, offset: int) -> AsyncIterator[None]:
         replicas = self._broker.replicas
         directories = replicas.directories
+        cut = Cut(partition.key, offset)
         try:
-            if directories.begin_cut(partition.log, offset):
+            if directories.begin_cut(cut):
                 try:
-                    await replicas.change_directories(directories.write_cut, partition.key)
+                    await replicas.change_directories(directories.write_cut, cut)
                 except DiskError as error:
                     raise partition.failed(error) from error
             yield
         finally:
-            directories.end_cut(partition.key)
+            directories.end_cut(cut)
 
     def propose(self, partition: Partition, leader: LeaderState, proposal: Proposal) -> None:
         key = (partition.log.topic_id or b"", partition.key.partition)

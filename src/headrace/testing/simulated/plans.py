@@ -64,10 +64,10 @@ _SHORT_LASTS_S = (0.05, 0.5, 1.5, 3.0)
 _SHORT_DURATION_S = (0.6, 2.2)
 _SHORT_RECORDS_MAX = (5, 15, 40)
 #: So many of the plans with an administrator have a fourth broker. Each costs a third more than with three.
-_ROOM_TO_MOVE = 0.17
+_ROOM_TO_MOVE = 0.1
 #: Of plans with a group, in so many a member hangs; and how long: longer than its session lasts.
 _GROUPS = {"group", "parallel"}
-_CLIENT_PAUSES = 0.1
+_CLIENT_PAUSES = 0.07
 _CLIENT_PAUSE_S = (3.3, 5.0)
 #: Clients that a course is about which concerns a coordinator.
 _OF_COORDINATORS = {OFFSETS: ("offsets", "group"), TRANSACTIONS: ("transactions",)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from headrace.testing.simulated.plans import SHORT_PACE, Plan, plan_for
+from headrace.testing.simulated.plans import SHORT_PACE, Plan, plan_for, with_client_pause
 
 
 class Mutation(NamedTuple):
@@ -20,6 +20,8 @@ class Mutation(NamedTuple):
     clients: tuple[str, ...] = ("crowd",)
     #: Of which kind parallel consumers are; else as the seed says.
     parallel: str = ""
+    #: Whether a member of a group hangs, beside those faults, for longer than the group waits for it.
+    hangs: bool = False
     #: So many seeds are tried, counted from 0.
     seeds: int = 40
     #: Short plans, unless it takes a long one.
@@ -30,4 +32,19 @@ class Mutation(NamedTuple):
     def plan(self, seed: int) -> Plan:
         courses = [self.scenario] if self.scenario else None
         plan = plan_for(seed, only=self.kinds, always=self.clients, scenarios=courses, pace=self.pace)
-        return replace(plan, parallel=self.parallel or plan.parallel)
+        plan = replace(plan, parallel=self.parallel or plan.parallel)
+        return with_client_pause(plan) if self.hangs else plan
+
+
+def parallel_mistake(
+    name: str,
+    promise: str,
+    parallel: str,
+    *patches: tuple[Any, str, Any],
+    kinds: tuple[str, ...] = ("kill",),
+    hangs: bool = False,
+    is_quick: bool = False,
+) -> Mutation:
+    """One that is looked for with parallel consumers of that kind, under these faults."""
+    clients = ("parallel",)
+    return Mutation(name, promise, patches, kinds, clients=clients, parallel=parallel, hangs=hangs, is_quick=is_quick)

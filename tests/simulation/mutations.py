@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 from unittest import mock
 
+from tests.simulation.group_mutations import GROUP_MUTATIONS
 from tests.simulation.mutation import Mutation
 from tests.simulation.parallel_mutations import PARALLEL_MUTATIONS
 
@@ -484,6 +485,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         is_quick=True,
     ),
     *PARALLEL_MUTATIONS,
+    *GROUP_MUTATIONS,
 )
 
 

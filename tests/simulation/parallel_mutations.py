@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tests.simulation.mutation import Mutation
+from tests.simulation.mutation import Mutation, parallel_mistake
 
 from headrace.client.consumer.records import ConsumerGroupMetadata
 from headrace.client.offsets import OffsetAndMetadata
@@ -124,13 +123,11 @@ _judge = failures.judge
 
 # --- transactions -----------------------------------------------------------------------------------------------------
 
+_Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+_Group = ConsumerGroupMetadata
 
-def _offsets_first(
-    self: Transactions,
-    messages: list[Message],
-    offsets: Mapping[TopicPartition, OffsetAndMetadata],
-    group: ConsumerGroupMetadata,
-) -> None:
+
+def _offsets_first(self: Transactions, messages: list[Message], offsets: _Offsets, group: _Group) -> None:
     """Two transactions: one with the offsets, and then one with the letters that these pass."""
     _begin(self, [], offsets, group)
     if messages:
@@ -140,28 +137,18 @@ def _offsets_first(
 _begin = Transactions.begin
 
 
-def _letters_apart(
-    self: Transactions,
-    messages: list[Message],
-    offsets: Mapping[TopicPartition, OffsetAndMetadata],
-    group: ConsumerGroupMetadata,
-) -> None:
+def _letters_apart(self: Transactions, messages: list[Message], offsets: _Offsets, group: _Group) -> None:
     """Two transactions the other way round: offsets are committed when the letters are."""
     _begin(self, messages, {}, group)
     if offsets:
-        _rest: deque[Any] = deque([lambda timeout: self._write([])])
-        _rest.append(lambda timeout: self._open().send_offsets_to_transaction(offsets, group, timeout))
-        self._steps.extend([*_rest, self._commit])
+        self._steps.append(lambda timeout: self._write([]))
+        self._steps.append(lambda timeout: self._open().send_offsets_to_transaction(offsets, group, timeout))
+        self._steps.append(self._commit)
 
 
-def _without_generation(
-    self: Transactions,
-    messages: list[Message],
-    offsets: Mapping[TopicPartition, OffsetAndMetadata],
-    group: ConsumerGroupMetadata,
-) -> None:
+def _without_generation(self: Transactions, messages: list[Message], offsets: _Offsets, group: _Group) -> None:
     """Whoever was thrown out of the group may commit all the same."""
-    _begin(self, messages, offsets, ConsumerGroupMetadata(group.group_id))
+    _begin(self, messages, offsets, _Group(group.group_id))
 
 
 def _lost_is_aborted(self: Engine, consumer: Any, commits: Any) -> bool:
@@ -194,161 +181,120 @@ def _failed_is_passed(self: RangeReaders, entry: Entry, failed: Any, upto: int) 
     entry.offset = upto
 
 
-_P = ("parallel",)
-_KILL = ("kill",)
 _LEADERS = ("kill", "election", "isolate")
 _NOTHING_PASSED, _NO_RECORD_LOST = "commits pass nothing unfinished", "no record lost"
+_AS_ONE, _ONCE = "letters and offsets as one", "a letter is there once"
+
 
 PARALLEL_MUTATIONS: tuple[Mutation, ...] = (
-    Mutation(
+    parallel_mistake(
         "what was read is committed",
         _NOTHING_PASSED,
-        ((PartitionTracker, "commit", _all_that_was_read),),
-        kinds=_KILL,
-        clients=_P,
-        parallel="pool by key",
+        "pool by key",
+        (PartitionTracker, "commit", _all_that_was_read),
         is_quick=True,
     ),
-    Mutation(
+    parallel_mistake(
         "keys have no order",
         "records of a key in order",
-        ((parallel_core, "make_queue", _without_order),),
-        kinds=_KILL,
-        clients=_P,
-        parallel="pool by key",
+        "pool by key",
+        (parallel_core, "make_queue", _without_order),
         is_quick=True,
     ),
-    Mutation(
-        "dead letters are not sent",
-        _NO_RECORD_LOST,
-        ((Member, "_send", _counts_as_sent),),
-        kinds=_KILL,
-        clients=_P,
-        parallel="pool by key",
-        is_quick=True,
+    parallel_mistake(
+        "dead letters are not sent", _NO_RECORD_LOST, "pool by key", (Member, "_send", _counts_as_sent), is_quick=True
     ),
-    Mutation(
+    parallel_mistake(
         "only keys have an order",
         "records of a partition in order",
-        ((parallel_core, "make_queue", _by_key),),
-        kinds=_KILL,
-        clients=_P,
-        parallel="pool by partition",
+        "pool by partition",
+        (parallel_core, "make_queue", _by_key),
         is_quick=True,
     ),
-    Mutation(
+    parallel_mistake(
         "a record is finished when its retry is sent",
         _NOTHING_PASSED,
-        ((Member, "_send", _finished_before_it_is_sent),),
+        "pool by key, retry topic",
+        (Member, "_send", _finished_before_it_is_sent),
         kinds=_LEADERS,
-        clients=_P,
-        parallel="pool by key, retry topic",
     ),
-    Mutation(
+    parallel_mistake(
         "retries are not waited for",
         "a retry comes when it is due",
-        ((ParallelCore, "_hold", _due_at_once),),
-        kinds=_KILL,
-        clients=_P,
-        parallel="pool without order",
+        "pool without order",
+        (ParallelCore, "_hold", _due_at_once),
     ),
-    Mutation(
+    parallel_mistake(
         "rounds are left out",
         "dead letters failed every try",
-        ((failures, "judge", _straight_to_the_dead_letters),),
-        kinds=_KILL,
-        clients=_P,
-        parallel="pool without order",
+        "pool without order",
+        (failures, "judge", _straight_to_the_dead_letters),
     ),
-    Mutation(
+    parallel_mistake(
         "the window passes an unfinished slot",
         _NOTHING_PASSED,
-        ((PartitionTracker, "commit", _past_the_first_slot),),
-        kinds=_KILL,
-        clients=_P,
-        parallel="window by key",
+        "window by key",
+        (PartitionTracker, "commit", _past_the_first_slot),
         is_quick=True,
     ),
-    Mutation(
+    parallel_mistake(
         "a slot that stalls is done",
         _NO_RECORD_LOST,
-        ((ParallelCore, "_abandon", _stalled_is_done),),
-        kinds=_KILL,
-        clients=_P,
-        parallel="window by partition",
+        "window by partition",
+        (ParallelCore, "_abandon", _stalled_is_done),
     ),
-    Mutation(
+    parallel_mistake(
         "a batch is done when some of it are",
         _NO_RECORD_LOST,
-        ((ParallelCore, "_settle_partly", _no_failure_of_a_batch),),
-        kinds=_KILL,
-        clients=_P,
-        parallel="window of batches",
+        "window of batches",
+        (ParallelCore, "_settle_partly", _no_failure_of_a_batch),
     ),
-    Mutation(
+    parallel_mistake(
         "offsets first, then letters",
-        "letters and offsets as one",
-        ((Transactions, "begin", _offsets_first),),
-        kinds=_KILL,
-        clients=_P,
-        parallel="pool by key, transactional",
+        _AS_ONE,
+        "pool by key, transactional",
+        (Transactions, "begin", _offsets_first),
         is_quick=True,
     ),
-    Mutation(
+    parallel_mistake(
         "letters first, then offsets",
-        "letters and offsets as one",
-        ((Transactions, "begin", _letters_apart),),
+        _AS_ONE,
+        "window by key, transactional",
+        (Transactions, "begin", _letters_apart),
         kinds=_LEADERS,
-        clients=_P,
-        parallel="window by key, transactional",
     ),
-    Mutation(
+    parallel_mistake(
         "transactions do not name their generation",
-        "a letter is there once",
-        ((Transactions, "begin", _without_generation),),
+        _ONCE,
+        "pool by key, transactional",
+        (Transactions, "begin", _without_generation),
         kinds=("client cut", "isolate", "pause", "kill"),
-        clients=_P,
-        parallel="pool by key, transactional",
     ),
-    Mutation(
+    # It takes a producer that is of no use any more in the moment of its commit: tests/parallel has that.
+    parallel_mistake(
         "what was lost sight of counts as aborted",
-        "a letter is there once",
-        ((Engine, "_is_committed", _lost_is_aborted),),
+        _ONCE,
+        "window by key, transactional",
+        (Engine, "_is_committed", _lost_is_aborted),
         kinds=("isolate", "pause", "cut", "kill"),
-        clients=_P,
-        parallel="window by key, transactional",
-        seeds=0,  # it takes a producer that is of no use any more in the moment of its commit: tests/parallel has that
-    ),
-    Mutation(
+    )._replace(seeds=0),
+    parallel_mistake(
         "the epochs in between are not looked at",
-        "a letter is there once",
-        ((PartitionTracker, "saw_epochs", _first_and_last_epoch),),
+        _ONCE,
+        "consumers by partition, transactional",
+        (PartitionTracker, "saw_epochs", _first_and_last_epoch),
         kinds=_LEADERS,
-        clients=_P,
-        parallel="consumers by partition, transactional",
     ),
-    Mutation(
-        "finished when it is taken",
-        _NOTHING_PASSED,
-        ((ParallelCore, "take", _finished_when_taken),),
-        kinds=_KILL,
-        clients=_P,
-        parallel="consumers by key",
+    parallel_mistake(
+        "finished when it is taken", _NOTHING_PASSED, "consumers by key", (ParallelCore, "take", _finished_when_taken)
     ),
-    Mutation(
-        "a range that is given up is read",
-        _NO_RECORD_LOST,
-        ((ParallelCore, "range_dropped", _dropped_is_read),),
-        kinds=_KILL,
-        clients=_P,
-        parallel="ranges",
+    parallel_mistake(
+        "a range that is given up is read", _NO_RECORD_LOST, "ranges", (ParallelCore, "range_dropped", _dropped_is_read)
     ),
-    Mutation(
+    parallel_mistake(
         "a range goes on behind what failed",
         _NO_RECORD_LOST,
-        ((RangeReaders, "_failed", _failed_is_passed),),
-        kinds=_KILL,
-        clients=_P,
-        parallel="ranges, transactional",
+        "ranges, transactional",
+        (RangeReaders, "_failed", _failed_is_passed),
     ),
 )

@@ -169,3 +169,30 @@ def test_a_letter_of_unknown_outcome_counts_once_it_is_committed() -> None:
     assert handled.ends == {("w:0:a", 0): 7}
     assert handled.awaited == {("w:0:a", 1)}
     assert not handled.doubtful
+
+
+_LETTER = Letter(RETRIES, ("w:0:a", 0), ("w:0:a", 1), "a", (_PARTITION, 0), 50)
+
+
+def _sent(letter: Letter, *, is_delivered: bool = False) -> Handled:
+    delivered = {letter} if is_delivered else set()
+    return Handled(failures={("w:0:a", 0): 2}, letters=[letter], delivered=delivered)
+
+
+def test_a_letter_that_is_not_what_its_record_was_is_noticed() -> None:
+    found = {**_FOUND, **_letters()}
+    check_handled(_sent(_LETTER), found, _ROUNDS)
+    for wrong, told in (
+        (replace(_LETTER, key=None), "with the key None"),
+        (replace(_LETTER, origin=(TopicPartition(RETRIES, 0), 0)), "at 0 of retries-0"),
+        (replace(_LETTER, origin=(_PARTITION, 1)), "at 1 of keyed-0"),
+        (replace(_LETTER, wait_ms=0), "due after 0 ms"),
+    ):
+        with pytest.raises(BrokenError, match=told):
+            check_handled(_sent(wrong), found, _ROUNDS)
+
+
+def test_a_letter_that_was_acknowledged_and_is_not_there_is_noticed() -> None:
+    check_handled(_sent(_LETTER, is_delivered=True), {**_FOUND, **_letters((RETRIES, "w:0:a", 1))}, _ROUNDS)
+    with pytest.raises(BrokenError, match="is not there"):
+        check_handled(_sent(_LETTER, is_delivered=True), {**_FOUND, **_letters()}, _ROUNDS)

@@ -12,7 +12,7 @@ class Trouble:
     at_s: float
     for_s: float
     kind: str
-    #: A broker's number; or what it is: `leader`, `second`, `third`, `leading`, `controller`.
+    #: A broker's number; or what it is: `leader`, `second`, `third`, `leading`, `controller`; empty: a client.
     who: str
     other: str
     #: A number below 1 that says how bad, where that makes sense.
@@ -26,6 +26,9 @@ class Trouble:
     leader: str = "any"
 
     def text(self) -> str:
-        whom = f"broker {self.who}" if self.who.isdigit() else f"the {self.who} of {self.topic}"
+        if not self.who:
+            whom = "a client"
+        else:
+            whom = f"broker {self.who}" if self.who.isdigit() else f"the {self.who} of {self.topic}"
         when = f", when {self.when}" if self.when else ""
         return f"{self.kind}: {whom} at {self.at_s:.2f} s for {self.for_s:.2f} s{when}"

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING
 from headrace.parallel.finished import decode_finished
 from headrace.parallel.options import Order
 from headrace.testing.simulated.history import BrokenError, Handled, ParallelCommit, Piece
-from headrace.testing.simulated.variants import DEAD_LETTERS, KEYED, RETRIES, ParallelVariant, RecordKind, kind_of
+from headrace.testing.simulated.variants import (
+    DEAD_LETTERS,
+    KEYED,
+    LATER_S,
+    RETRIES,
+    ParallelVariant,
+    RecordKind,
+    kind_of,
+    wait_s,
+)
 from headrace.topics import TopicPartition
 
 if TYPE_CHECKING:
@@ -73,6 +82,7 @@ def check_handled(
     for commit in (*handled.commits, *committed):
         _check_commit(handled, commit, rows.get(commit.partition, []))
     _check_letters(handled, found, variant)
+    _check_sent(handled, found, variant)
 
 
 def _committed(held: Contents) -> Iterable[tuple[int, Piece]]:
@@ -136,6 +146,29 @@ def _check_letters(handled: Handled, found: Found, variant: ParallelVariant) -> 
             if variant.is_transactional and of in seen:
                 raise BrokenError(f"{where} was sent on from round {of[1]} twice, also as {seen[of]}")
             seen[of] = where
+
+
+def _check_sent(handled: Handled, found: Found, variant: ParallelVariant) -> None:
+    """Letters were sent as they should be, and those of which anybody heard that they came are there."""
+    for letter in handled.letters:
+        value, rounds = letter.of
+        what = f"the letter of {value!r} to {letter.topic}"
+        if letter.key != value.split(":")[2]:
+            raise BrokenError(f"{what} was sent with the key {letter.key!r}")
+        partition, offset = letter.origin or (TopicPartition("", -1), -1)
+        held = found.get(partition)
+        if held is None or partition.topic != KEYED or held.rows.get(offset, ("",))[0] != value:
+            raise BrokenError(f"{what} says that the record was at {offset} of {partition}")
+        if letter.topic == RETRIES:
+            waits_ms = {round(wait_s(variant.retry.topic_backoff_s, rounds + 1) * 1000)}
+            if kind_of(value, variant) is RecordKind.LATER and rounds == 0:
+                waits_ms.add(round(LATER_S * 1000))
+            if letter.wait_ms not in waits_ms:
+                raise BrokenError(f"{what} is due after {letter.wait_ms} ms, not after {sorted(waits_ms)}")
+    there = {(partition.topic, piece) for partition, held in found.items() for _, piece in _committed(held)}
+    for letter in handled.delivered:
+        if (letter.topic, letter.there) not in there:
+            raise BrokenError(f"the letter of {letter.of[0]!r} came to {letter.topic}, and is not there")
 
 
 def _may_leave(handled: Handled, variant: ParallelVariant, piece: Piece, *, is_dead: bool) -> bool:

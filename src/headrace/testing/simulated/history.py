@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
+from headrace.client.consumer.records import ConsumerGroupMetadata
 from headrace.topics import TopicPartition
 
 
@@ -65,6 +67,10 @@ class Letter:
     topic: str
     of: Piece
     there: Piece
+    #: With what it was sent: its key, where it says that the record was first, and how long it is to wait.
+    key: str | None = None
+    origin: tuple[TopicPartition, int] | None = None
+    wait_ms: int = 0
 
 
 @dataclass(slots=True, frozen=True)
@@ -87,6 +93,9 @@ class Handled:
     commits: list[ParallelCommit] = field(default_factory=list)
     #: How often handlers failed at a record, or hung.
     failures: dict[Piece, int] = field(default_factory=dict)
+    #: All that were sent, whether they came there or not; and those that came, as far as anybody was told.
+    letters: list[Letter] = field(default_factory=list)
+    delivered: set[Letter] = field(default_factory=set)
     #: What came to the retry topic, and has to be finished there.
     awaited: set[Piece] = field(default_factory=set)
     #: Letters of transactions whose outcome nobody was told, with the tick of when that was asked for.
@@ -103,6 +112,7 @@ class Handled:
     def arrived(self, letter: Letter, tick: int, *, is_retry: bool) -> None:
         """A letter is where it should be, so the record that it is of is finished."""
         self.ended(letter.of, tick)
+        self.delivered.add(letter)
         if is_retry:
             self.awaited.add(letter.there)
 
@@ -125,10 +135,21 @@ class History:
         #: Groups that read all topics.
         self.groups: list[str] = []
         self.processed: dict[tuple[str, TopicPartition], dict[int, str]] = {}
+        #: Who had a partition, by group and generation.
+        self._owners: dict[tuple[str, int, TopicPartition], str] = {}
         self.handled = Handled()
         #: Topics that were made and deleted: what the last answer said (None: not known).
         self.scratch: dict[str, bool | None] = {}
         self.counts: dict[str, int] = {}
+
+    def owns(self, who: ConsumerGroupMetadata, partitions: Iterable[TopicPartition]) -> None:
+        """A member has partitions in a generation, or has just let them go in it: nobody else may have them there."""
+        # A static member that comes back has another id, and what it had.
+        owner = who.group_instance_id or who.member_id
+        for partition in partitions:
+            other = self._owners.setdefault((who.group_id, who.generation_id, partition), owner)
+            if other != owner:
+                raise BrokenError(f"{partition}: {other} and {owner} have it in generation {who.generation_id}")
 
     def tick(self) -> int:
         self._ticks += 1

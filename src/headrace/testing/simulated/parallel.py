@@ -23,7 +23,9 @@ from headrace.parallel.transactions import Transactions
 from headrace.runtime.simulated import Host, HostDiedError
 from headrace.testing.simulated.blocking import BlockingCluster, Turns
 from headrace.testing.simulated.cluster import SimulatedCluster
-from headrace.testing.simulated.history import History, Piece
+from headrace.testing.simulated.history import History
+from headrace.testing.simulated.holdings import Handling as Call
+from headrace.testing.simulated.holdings import Holdings
 from headrace.testing.simulated.plans import Plan
 from headrace.testing.simulated.turned import (
     NotingConsumer,
@@ -33,11 +35,20 @@ from headrace.testing.simulated.turned import (
     TurnedCoroutines,
     TurnedRangeReaders,
 )
-from headrace.testing.simulated.variants import KEYED, RETRIES, VARIANTS, RecordKind, kind_of
+from headrace.testing.simulated.variants import (
+    DRAIN_S,
+    KEYED,
+    LATER_S,
+    PARALLEL_GROUP,
+    RETRIES,
+    STALL_S,
+    VARIANTS,
+    RecordKind,
+    kind_of,
+)
 from headrace.testing.simulated.workloads import PATIENT_MS, KeyedWriter, Workload, member_config
 from headrace.topics import TopicPartition
 
-GROUP = "parallel"
 _WORKERS = 3
 _KEYS = 4
 _HANDLER_S = (0.0, 0.001, 0.02, 0.3)
@@ -45,13 +56,12 @@ _HANDLER_S = (0.0, 0.001, 0.02, 0.3)
 _FAILS = 0.1
 _HANGS = 0.04
 _HANGS_S = 3600.0
-_LATER_S = 0.05
 #: Clocks tell milliseconds, and a wait is counted from when that was asked for.
 _EARLY_MS = 2
 _TRANSACTION_TIMEOUT_MS = 3_000
 #: So long, and a little more, a member waits for the group when a coordinator loses its power and nobody tells it.
 _POLL_INTERVAL_MS = 15_000
-_TIMES = EngineSettings(drain_s=5.0, commit_every_s=0.3)
+_TIMES = EngineSettings(drain_s=DRAIN_S, commit_every_s=0.3)
 
 
 class KeyedRecords(KeyedWriter):
@@ -78,6 +88,7 @@ class ParallelMember(Workload):
         self._lives = 0
         self._calm_at = 0.0
         self._process: Host = self.host
+        self._holdings = self._hold()
         # One for all members, or they would have none in common.
         rng = cluster.simulation.random_for("parallel")
         self._assignor = rng.choice(("range", "cooperative-sticky"))
@@ -90,6 +101,7 @@ class ParallelMember(Workload):
         while not self.is_stopping:
             self._lives += 1
             self._process = self.cluster.client_host(f"{self.name}-{self._lives}")
+            self._holdings = self._hold()
             programs: list[Turns] = []
 
             def consume(cluster: BlockingCluster, programs: list[Turns] = programs) -> None:
@@ -131,11 +143,20 @@ class ParallelMember(Workload):
         while self._engine is None:
             await asyncio.sleep(0.1)
         if how == "kill":
+            self._holdings.is_killed = True
             self._engine.kill()
         else:
             self._engine.stop()
 
     # --- what it is made of -----------------------------------------------------------------------------------------
+
+    @property
+    def _workers(self) -> int:
+        return 1 if isinstance(self._variant.model, Consumers) else _WORKERS
+
+    def _hold(self) -> Holdings:
+        host = self._process
+        return Holdings(host.name, self._variant, self._workers, self.history.handled, host.clock)
 
     def _consume(self, turns: Turns) -> None:
         host = self._process
@@ -148,20 +169,20 @@ class ParallelMember(Workload):
 
     def _make_engine(self, turns: Turns, letters: Any) -> Engine:
         variant, host = self._variant, self._process
-        workers = 1 if isinstance(variant.model, Consumers) else _WORKERS
+        workers = self._workers
         settings = CoreSettings.of(variant.model, variant.order, variant.retry, Limits(), variant.batch, workers)
-        member = Member(ParallelCore(settings), host.clock, GROUP, letters, workers)
+        member = Member(ParallelCore(settings), host.clock, PARALLEL_GROUP, letters, workers)
         added: Any = TurnedCondition(turns, member.lock)
         ended: Any = TurnedCondition(turns, member.lock)
         member.work_added, member.work_ended = added, ended
-        config = member_config(GROUP, self._assignor, self.rng.choice((1_000, PATIENT_MS)))
+        config = member_config(PARALLEL_GROUP, self._assignor, self.rng.choice((1_000, PATIENT_MS)))
         config["max_poll_interval_ms"] = _POLL_INTERVAL_MS
         if self._is_static:
             config["group_instance_id"] = self.name
 
         def make_consumer(config: Mapping[str, Any]) -> Any:
             made = turns.call(lambda: self.cluster.consumer(host=host, **config))
-            return NotingConsumer(turns, made, self.history)
+            return NotingConsumer(turns, made, self.history, self._holdings)
 
         arguments = member, list(variant.topics), config, _TIMES
         transactions = self._transactions(turns) if variant.is_transactional else None
@@ -188,11 +209,11 @@ class ParallelMember(Workload):
     def _transactions(self, turns: Turns) -> Transactions:
         """As `ParallelPlan.transactions`: a member has its former name again only where the group knows it by that."""
         host = self._process
-        name = f"{GROUP}-{self.name}" if self._is_static else f"{GROUP}-{host.name}"
+        name = f"{PARALLEL_GROUP}-{self.name}" if self._is_static else f"{PARALLEL_GROUP}-{host.name}"
 
         def make_producer(config: Mapping[str, Any]) -> Any:
             made = turns.call(lambda: self.cluster.producer(host=host, **config))
-            return NotingTransactions(turns, made, self.history)
+            return NotingTransactions(turns, made, self.history, self._holdings)
 
         config = {
             "transactional_id": name,
@@ -204,68 +225,98 @@ class ParallelMember(Workload):
     # --- handlers ---------------------------------------------------------------------------------------------------
 
     async def _handle(self, record: Any) -> None:
-        piece = self._begin(record)
-        if self._variant.can_stall and self.rng.random() < _HANGS:
-            await self._hang(piece)
-        await self.pause(self.rng.choice(_HANDLER_S))
-        self._finish(piece)
+        call = self._begin(record)
+        try:
+            if self._variant.can_stall and self.rng.random() < _HANGS:
+                await self._hang(call)
+            await self.pause(self.rng.choice(_HANDLER_S))
+        except asyncio.CancelledError:
+            self._holdings.hangs(call)
+            raise
+        try:
+            self._finish(call)
+        except (Reject, RetryLater, ValueError):
+            self._holdings.failed(call)
+            raise
+        self._succeed([call])
 
     async def _handle_batch(self, records: list[Any]) -> None:
         """One after the other. At the first that fails it says which are left, or does not."""
-        for done, record in enumerate(records):
-            piece = self._begin(record)
+        calls = [self._begin(record) for record in records]
+        try:
+            await self._handle_calls(calls, records)
+        except asyncio.CancelledError:
+            for call in calls:
+                self._holdings.hangs(call)
+            raise
+
+    async def _handle_calls(self, calls: list[Call], records: list[Any]) -> None:
+        for done, call in enumerate(calls):
             if self.rng.random() < _HANGS:
-                for other in (*records[:done], *records[done + 1 :]):
-                    self.history.handled.failed(_piece(other))
-                await self._hang(piece)
+                for other in calls:
+                    if other is not call:
+                        self.history.handled.failed(other.piece)
+                await self._hang(call)
             await self.pause(self.rng.choice(_HANDLER_S))
             try:
-                self._finish(piece)
+                self._finish(call)
             except (Reject, RetryLater, ValueError) as error:
-                if len(records) == 1:
+                is_told = len(calls) > 1 and self.rng.random() < 0.5
+                for failed in calls[done:] if is_told else calls:
+                    self._holdings.failed(failed)
+                if len(calls) == 1:
                     raise
-                for left in records[done + 1 :]:
-                    self.history.handled.failed(_piece(left))
-                if self.rng.random() < 0.5:
+                for left in calls[done + 1 :]:
+                    self.history.handled.failed(left.piece)
+                if is_told:
+                    self._succeed(calls[:done])
                     raise BatchFailedError(records[done:]) from error
-                for other in records[:done]:
-                    self.history.handled.failed(_piece(other))
+                for other in calls[:done]:
+                    self.history.handled.failed(other.piece)
                 raise ValueError("a batch failed") from error
+        self._succeed(calls)
 
-    def _begin(self, record: Any) -> Piece:
+    def _begin(self, record: Any) -> Call:
         handled, tick = self.history.handled, self.history.tick()
-        piece = _piece(record)
-        place = TopicPartition(record.topic, record.partition), record.offset
-        handled.begins.append((*place, piece[0], tick))
+        value, rounds = bytes(record.value).decode(), attempts_of(record) if record.topic != KEYED else 0
+        partition = TopicPartition(record.topic, record.partition)
+        handled.begins.append((partition, record.offset, value, tick))
         if record.topic == RETRIES and due_ms_of(record) > self._process.clock.now_ms() + _EARLY_MS:
-            handled.broken.append(f"{place[0]}: {piece[0]!r} at {place[1]} was begun before it was due")
-        return piece
+            handled.broken.append(f"{partition}: {value!r} at {record.offset} was begun before it was due")
+        return self._holdings.begin(partition, record.offset, (value, rounds))
 
-    async def _hang(self, piece: Piece) -> None:
+    async def _hang(self, call: Call) -> None:
         self.history.count("handlers hung")
-        self.history.handled.failed(piece)
+        self.history.handled.failed(call.piece)
+        self._holdings.hangs(call)
         await asyncio.sleep(_HANGS_S)
 
-    def _finish(self, piece: Piece) -> None:
+    def _finish(self, call: Call) -> None:
         """What a handler's end is: as the record's kind says, or by chance."""
-        handled, (value, rounds) = self.history.handled, piece
+        handled, (value, rounds) = self.history.handled, call.piece
         kind = kind_of(value, self._variant)
         if kind is RecordKind.REFUSED:
-            handled.failed(piece)
+            handled.failed(call.piece)
             raise Reject("refused")
         if kind is RecordKind.LATER and rounds == 0:
-            handled.failed(piece)
-            raise RetryLater(_LATER_S)
+            handled.failed(call.piece)
+            raise RetryLater(LATER_S)
         if kind is RecordKind.DOOMED or self.rng.random() < _FAILS:
             self.history.count("handlers failed")
-            handled.failed(piece)
+            handled.failed(call.piece)
             raise ValueError("a handler failed")
-        self.history.count("records handled in parallel")
-        handled.ended(piece, self.history.tick())
 
-
-def _piece(record: Any) -> Piece:
-    return bytes(record.value).decode(), attempts_of(record) if record.topic != KEYED else 0
+    def _succeed(self, calls: list[Call]) -> None:
+        """Handlers return now. One that took so long may have been given up: nobody hears of it then."""
+        handled, holdings = self.history.handled, self._holdings
+        for call in calls:
+            self.history.count("records handled in parallel")
+            handled.ended(call.piece, self.history.tick())
+            if self._variant.can_stall and self._process.clock.monotonic() >= call.begun_s + STALL_S:
+                handled.failed(call.piece)
+                holdings.hangs(call)
+            else:
+                holdings.succeeded(call)
 
 
 def _reading(config: Mapping[str, Any]) -> dict[str, Any]:

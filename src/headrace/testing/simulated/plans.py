@@ -63,6 +63,12 @@ SHORT_PACE = 0.35
 _SHORT_LASTS_S = (0.05, 0.5, 1.5, 3.0)
 _SHORT_DURATION_S = (0.6, 2.2)
 _SHORT_RECORDS_MAX = (5, 15, 40)
+#: So many of the plans with an administrator have a fourth broker. Each costs a third more than with three.
+_ROOM_TO_MOVE = 0.1
+#: Of plans with a group, in so many a member hangs; and how long: longer than its session lasts.
+_GROUPS = {"group", "parallel"}
+_CLIENT_PAUSES = 0.07
+_CLIENT_PAUSE_S = (3.3, 5.0)
 #: Clients that a course is about which concerns a coordinator.
 _OF_COORDINATORS = {OFFSETS: ("offsets", "group"), TRANSACTIONS: ("transactions",)}
 
@@ -126,8 +132,27 @@ def plan_for(
     courses at the beginning, and little else; a plan with any of them has the `pace` that is given.
     """
     plan = _plan_for(seed, only, always, scenarios, pace)
-    # Of a stream of its own: all else is as it was when there was but one kind.
-    return replace(plan, parallel=random.Random(f"parallel {seed}").choice(list(VARIANTS)))
+    # Each of a stream of its own: all else is as it was before there were these.
+    plan = replace(plan, parallel=random.Random(f"parallel {seed}").choice(list(VARIANTS)))
+    if only or always or scenarios:
+        return plan
+    plan = _with_room_to_move(plan)
+    hangs = _GROUPS & set(plan.workloads) and random.Random(f"client pause {seed}").random() < _CLIENT_PAUSES
+    return with_client_pause(plan) if hangs else plan
+
+
+def _with_room_to_move(plan: Plan) -> Plan:
+    """With an administrator there may be one broker more than replicas: else moving them only changes their order."""
+    has_room = "admin" in plan.workloads and random.Random(f"room to move {plan.seed}").random() < _ROOM_TO_MOVE
+    return replace(plan, brokers=4) if has_room else plan
+
+
+def with_client_pause(plan: Plan) -> Plan:
+    """A member of a group hangs, is replaced by others, and does not know."""
+    rng = random.Random(f"when a client pauses {plan.seed}")
+    at_s, for_s = rng.uniform(0.1, plan.duration_s), rng.uniform(*_CLIENT_PAUSE_S)
+    pause = Trouble(round(at_s, 3), round(for_s, 3), "client pause", "", "", min(0.999, round(rng.random(), 3)))
+    return replace(plan, troubles=tuple(sorted((*plan.troubles, pause), key=lambda trouble: trouble.at_s)))
 
 
 def _plan_for(

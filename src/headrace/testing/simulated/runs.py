@@ -17,11 +17,10 @@ from headrace.testing.simulated.cluster import SimulatedCluster
 from headrace.testing.simulated.handled import check_handled
 from headrace.testing.simulated.history import BrokenError, History, ParallelCommit
 from headrace.testing.simulated.invariants import Invariants
-from headrace.testing.simulated.parallel import GROUP as PARALLEL_GROUP
 from headrace.testing.simulated.plans import TRIMMED, TRIMMING, WRITING, Plan
 from headrace.testing.simulated.timeline import CLUSTER, Timeline, logs_in
 from headrace.testing.simulated.troubles import Troubles
-from headrace.testing.simulated.variants import DEAD_LETTERS, VARIANTS
+from headrace.testing.simulated.variants import DEAD_LETTERS, PARALLEL_GROUP, VARIANTS
 from headrace.testing.simulated.workloads import Transactor, Workload
 from headrace.topics import TopicPartition
 
@@ -30,7 +29,7 @@ _STEPS_MAX = 3_000_000
 #: How often what is sent arrives in pieces. Each piece costs as much as a whole frame.
 _SPLIT = (0.0, 0.0, 0.03, 0.1)
 #: All brokers live through these, and so does what they know of one another.
-_STORE_ONLY = ("store away", "store forgets")
+_HARMLESS = ("store away", "store forgets", "client pause")
 
 
 @dataclass(slots=True)
@@ -96,7 +95,7 @@ class SimulatedRun:
     async def _main(self) -> None:
         plan = self.plan
         cluster = SimulatedCluster(self.simulation, brokers=plan.brokers, settings=self._settings, pace=plan.pace)
-        is_calm = all(trouble.kind in _STORE_ONLY for trouble in plan.troubles)
+        is_calm = all(trouble.kind in _HARMLESS for trouble in plan.troubles)
         invariants = Invariants(cluster, self.timeline, stays_in_sync=is_calm)
         watching = asyncio.ensure_future(_watch(invariants))
         playing = asyncio.ensure_future(self._play(cluster))

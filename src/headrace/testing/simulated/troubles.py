@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -29,6 +30,8 @@ _OPERATOR_S = 5.0
 #: How often, and how long, a fault looks for the state that it waits for.
 _LOOK_S = 0.0005
 _LOOK_S_MAX = 3.0
+#: Hosts of members of groups; a parallel consumer has one for each of its lives.
+_MEMBER = re.compile(r"member-\d+|parallel-\d+-\d+")
 #: A topic that is deleted and made again.
 AGAIN = "again"
 
@@ -241,6 +244,18 @@ class Troubles:
                 await asyncio.sleep(trouble.for_s)
                 broker.host.resume()
             self.taken.discard(broker.node_id)
+
+    async def client_pause(self, trouble: Trouble) -> None:
+        """A member of a group hangs for longer than the group waits for it, and goes on as if it were one still."""
+        simulation = self.cluster.simulation
+        hosts = [simulation.host(name) for name in sorted(simulation.hosts) if _MEMBER.fullmatch(name)]
+        members = [host for host in hosts if host.alive]
+        if members:
+            host = members[int(trouble.level * len(members))]
+            with self.timeline.span(host.name, "client paused"):
+                host.pause()
+                await asyncio.sleep(trouble.for_s)
+                host.resume()
 
     async def disk_error(self, trouble: Trouble) -> None:
         """A directory whose disk fails stays offline until its broker is started again."""
@@ -471,6 +486,7 @@ _DO: dict[str, Callable[[Troubles, Trouble], Awaitable[None]]] = {
     "power": Troubles.power,
     "stop": Troubles.stop,
     "pause": Troubles.pause,
+    "client pause": Troubles.client_pause,
     "isolate": Troubles.isolate,
     "cut": Troubles.cut,
     "cut one way": Troubles.cut_one_way,

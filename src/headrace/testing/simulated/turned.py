@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from headrace.client.cluster.drivers import AsyncClient
@@ -14,13 +14,23 @@ from headrace.client.ranges import RangeReader, range_settings
 from headrace.parallel.handling import Handling
 from headrace.parallel.member import Member
 from headrace.parallel.ranges import RangeReaders
-from headrace.parallel.retries import ATTEMPT, number
+from headrace.parallel.retries import (
+    ATTEMPT,
+    DUE_MS,
+    FAILED_MS,
+    ORIGIN_OFFSET,
+    ORIGIN_PARTITION,
+    ORIGIN_TOPIC,
+    header,
+    number,
+)
 from headrace.parallel.workers import Coroutines
 from headrace.runtime.simulated import Host
 from headrace.testing.simulated.blocking import BlockingCluster, ThreadedClient, Turns, run_blocking
 from headrace.testing.simulated.cluster import SimulatedCluster
-from headrace.testing.simulated.history import History, Letter, ParallelCommit
-from headrace.testing.simulated.variants import RETRIES
+from headrace.testing.simulated.history import CommitCall, History, Letter, ParallelCommit
+from headrace.testing.simulated.holdings import Holdings
+from headrace.testing.simulated.variants import PARALLEL_GROUP, RETRIES
 from headrace.topics import TopicPartition
 
 
@@ -189,36 +199,102 @@ class _TurnedRangeReader(RangeReader):
 
 
 class NotingConsumer(ThreadedClient):
-    """A consumer that writes down what is committed, and when that was asked for."""
+    """A consumer that writes down what is committed, when that was asked for and answered, and what it holds."""
 
-    def __init__(self, turns: Turns, client: Any, history: History) -> None:
+    def __init__(self, turns: Turns, client: Any, history: History, holdings: Holdings) -> None:
         super().__init__(turns, client)
         self._history = history
+        self._holdings = holdings
+
+    def subscribe(self, topics: Any, listener: Any = None, **named: Any) -> None:
+        super().subscribe(topics, _NotingListener(self, self._holdings, listener), **named)
+
+    def note_owner(self, partitions: Iterable[TopicPartition]) -> None:
+        """It has these in the generation that it is in."""
+        self._history.owns(self.group_metadata(), partitions)
+
+    def committed(self, partitions: Any) -> Any:
+        found = self._turns.call(lambda: self._client.committed(partitions))
+        self._holdings.told(found)
+        return found
 
     def commit_async(self, offsets: Mapping[TopicPartition, Any], callback: Any = None) -> None:
-        note_commit(self._history, offsets)
-        self._turns.call(lambda: self._client.commit_async(offsets, callback))
+        calls = note_commit(self._history, self._holdings, offsets)
+
+        def ended(error: Any, told: Any) -> None:
+            if error is None:
+                _answered(self._history, calls)
+            callback(error, told)
+
+        self._turns.call(lambda: self._client.commit_async(offsets, ended))
 
     def commit_sync(self, offsets: Mapping[TopicPartition, Any], timeout: float | None = None) -> None:
-        note_commit(self._history, offsets)
+        calls = note_commit(self._history, self._holdings, offsets)
         self._turns.call(lambda: self._client.commit_sync(offsets, timeout))
+        _answered(self._history, calls)
 
 
-def note_commit(history: History, offsets: Mapping[TopicPartition, Any], letters: list[Letter] | None = None) -> None:
+class _NotingListener:
+    """A listener of a group that writes down what comes and goes before it tells its own listener, and after."""
+
+    def __init__(self, consumer: NotingConsumer, holdings: Holdings, listener: Any) -> None:
+        self._consumer = consumer
+        self._holdings = holdings
+        self._listener = listener
+
+    def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
+        self._consumer.note_owner(self._consumer.assignment())
+        self._holdings.assigned(partitions)
+        self._listener.on_partitions_assigned(partitions)
+
+    def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
+        self._consumer.note_owner(partitions)
+        began_s = self._holdings.leaving(partitions)
+        self._listener.on_partitions_revoked(partitions)
+        self._holdings.revoked(partitions, began_s)
+
+    def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
+        self._listener.on_partitions_lost(partitions)
+        self._holdings.lost(partitions)
+
+
+def note_commit(
+    history: History, holdings: Holdings, offsets: Mapping[TopicPartition, Any], letters: list[Letter] | None = None
+) -> list[CommitCall]:
     """Offsets are about to be committed, in a transaction with these letters."""
     history.count("commits of parallel consumers")
     along = frozenset(letter.of for letter in letters or ())
+    calls = []
     for partition, offset in offsets.items():
         commit = ParallelCommit(partition, offset.offset, offset.metadata, history.tick(), along)
         history.handled.commits.append(commit)
+        holdings.commits(commit)
+        calls.append(CommitCall(commit.offset, commit.tick))
+        history.group_commits.setdefault((PARALLEL_GROUP, partition), []).append(calls[-1])
+    return calls
 
 
-def _letter(history: History, topic: str, value: bytes, headers: Any) -> Letter:
+def _answered(history: History, calls: list[CommitCall]) -> None:
+    for call in calls:
+        call.answered_at = history.tick()
+
+
+def _letter(history: History, topic: str, value: bytes, key: bytes | None, headers: Any) -> Letter:
     """What is about to be sent."""
     text = value.decode()
     history.sent[topic].add(text)
     rounds = number(headers, ATTEMPT, 0)
-    return Letter(topic, (text, rounds - 1 if topic == RETRIES else rounds), (text, rounds))
+    origin = TopicPartition(header(headers, ORIGIN_TOPIC) or "", number(headers, ORIGIN_PARTITION, -1))
+    letter = Letter(
+        topic,
+        (text, rounds - 1 if topic == RETRIES else rounds),
+        (text, rounds),
+        None if key is None else key.decode(),
+        (origin, number(headers, ORIGIN_OFFSET, -1)),
+        number(headers, DUE_MS, 0) - number(headers, FAILED_MS, 0) if topic == RETRIES else 0,
+    )
+    history.handled.letters.append(letter)
+    return letter
 
 
 class NotingProducer:
@@ -230,7 +306,7 @@ class NotingProducer:
         self._history = history
 
     def send(self, topic: str, value: bytes, key: bytes | None, *, headers: Any, on_delivery: Any) -> None:
-        letter = _letter(self._history, topic, value, headers)
+        letter = _letter(self._history, topic, value, key, headers)
 
         def delivered(error: Any, told: Any) -> None:
             if error is None:
@@ -249,22 +325,26 @@ class NotingTransactions(ThreadedClient):
     It counts from when that was asked for: nobody is told before, but others may be told earlier than this one.
     """
 
-    def __init__(self, turns: Turns, client: Any, history: History) -> None:
+    def __init__(self, turns: Turns, client: Any, history: History, holdings: Holdings) -> None:
         super().__init__(turns, client)
         self._history = history
+        self._holdings = holdings
         self._letters: list[Letter] = []
+        self._commits: list[CommitCall] = []
         self._asked_at: int | None = None
+        holdings.is_in_doubt = True
 
     def begin_transaction(self) -> None:
-        self._letters, self._asked_at = [], None
+        self._letters, self._commits, self._asked_at = [], [], None
+        self._holdings.is_in_doubt = True
         self._turns.call(self._client.begin_transaction)
 
     def send(self, topic: str, value: bytes, key: bytes | None, *, headers: Any) -> None:
-        self._letters.append(_letter(self._history, topic, value, headers))
+        self._letters.append(_letter(self._history, topic, value, key, headers))
         self._turns.call(lambda: self._client.send(topic, value, key=key, headers=headers) and None)
 
     def send_offsets_to_transaction(self, offsets: Mapping[TopicPartition, Any], group: Any, timeout: float) -> None:
-        note_commit(self._history, offsets, self._letters)
+        self._commits = note_commit(self._history, self._holdings, offsets, self._letters)
         self._turns.call(lambda: self._client.send_offsets_to_transaction(offsets, group, timeout))
 
     def commit_transaction(self, timeout: float) -> None:
@@ -274,6 +354,8 @@ class NotingTransactions(ThreadedClient):
             for letter in self._letters:
                 handled.doubtful.setdefault(letter, self._asked_at)
         self._turns.call(lambda: self._client.commit_transaction(timeout))
+        self._holdings.is_in_doubt = False
+        _answered(self._history, self._commits)
         for letter in self._letters:
             tick = handled.doubtful.pop(letter, self._asked_at)
             handled.arrived(letter, tick, is_retry=letter.topic == RETRIES)

@@ -9,8 +9,13 @@ from headrace.parallel.options import Consumers, Model, Order, Pool, Ranges, Ret
 
 #: What parallel consumers read, what they try again later, and where that goes which they cannot handle.
 KEYED, RETRIES, DEAD_LETTERS = "keyed", "retries", "dead-letters"
+PARALLEL_GROUP = "parallel"
 #: So long a handler may take without having finished anything, where one that hangs is given up.
-_STALL_S = 0.5
+STALL_S = 0.5
+#: So long a member waits for its handlers before it lets a partition go.
+DRAIN_S = 5.0
+#: What a handler asks for that puts a record off: no wait of the retries below.
+LATER_S = 0.07
 #: So many tries that no handler which fails now and then fails all of them.
 _MANY = Retry(local=50, backoff_s=(0.01, 0.1), dead_letters=DEAD_LETTERS)
 _FEW = Retry(local=2, backoff_s=(0.01, 0.1), dead_letters=DEAD_LETTERS)
@@ -55,17 +60,23 @@ class ParallelVariant:
         return self.retry is not _MANY
 
 
+def wait_s(bounds: tuple[float, float], number: int) -> float:
+    """How long the try or round of that number (from 1) is waited for: it doubles. As promised, not as it is done."""
+    first, most = bounds
+    return min(most, first * 2.0 ** (number - 1))
+
+
 #: By the name that a plan has. The first is what plans had before there were others.
 VARIANTS: dict[str, ParallelVariant] = {
     "pool by key": ParallelVariant(Pool(), Order.KEY, _MANY),
     "pool by partition": ParallelVariant(Pool(), Order.PARTITION, _FEW),
-    "pool without order": ParallelVariant(Pool(stall_s=_STALL_S), Order.NONE, _ROUNDS),
+    "pool without order": ParallelVariant(Pool(stall_s=STALL_S), Order.NONE, _ROUNDS),
     "pool by key, retry topic": ParallelVariant(Pool(), Order.KEY, _ROUNDS),
     "pool by key, transactional": ParallelVariant(Pool(), Order.KEY, _ROUNDS, is_transactional=True),
-    "window by key": ParallelVariant(Window(3, 3, _STALL_S), Order.KEY, _ROUNDS),
-    "window by partition": ParallelVariant(Window(2, 4, _STALL_S), Order.PARTITION, _FEW),
-    "window of batches": ParallelVariant(Window(3, 3, _STALL_S), Order.NONE, _ROUNDS, batch=3),
-    "window by key, transactional": ParallelVariant(Window(3, 3, _STALL_S), Order.KEY, _ROUNDS, is_transactional=True),
+    "window by key": ParallelVariant(Window(3, 3, STALL_S), Order.KEY, _ROUNDS),
+    "window by partition": ParallelVariant(Window(2, 4, STALL_S), Order.PARTITION, _FEW),
+    "window of batches": ParallelVariant(Window(3, 3, STALL_S), Order.NONE, _ROUNDS, batch=3),
+    "window by key, transactional": ParallelVariant(Window(3, 3, STALL_S), Order.KEY, _ROUNDS, is_transactional=True),
     "consumers by key": ParallelVariant(Consumers(), Order.KEY, _ROUNDS),
     "consumers by partition, transactional": ParallelVariant(
         Consumers(), Order.PARTITION, _ROUNDS, is_transactional=True

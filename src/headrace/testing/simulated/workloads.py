@@ -277,6 +277,23 @@ def member_config(group: str, assignor: str, request_timeout_ms: int) -> dict[st
     }
 
 
+class _Owner:
+    """Writes down what a member has in each generation of the group."""
+
+    def __init__(self, consumer: Consumer, history: History) -> None:
+        self._consumer = consumer
+        self._history = history
+
+    def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
+        self._history.owns(self._consumer.group_metadata(), self._consumer.assignment())
+
+    def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
+        self._history.owns(self._consumer.group_metadata(), partitions)
+
+    def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
+        """Others may have them."""
+
+
 class MemberWorkload(Workload):
     """A member of the group: works on what it is given, and commits."""
 
@@ -298,7 +315,7 @@ class MemberWorkload(Workload):
     async def run(self) -> None:
         config = member_config(GROUP, self._assignor, self.rng.choice(_TIMEOUTS_MS))
         async with self.cluster.consumer(host=self.host, **config) as consumer:
-            consumer.subscribe(self._topics)
+            consumer.subscribe(self._topics, _Owner(consumer, self.history))
             left = self.rng.uniform(0.2, 1.0) * self.plan.duration_s
             while not self.is_stopping:
                 records = await consumer.poll(0.5)

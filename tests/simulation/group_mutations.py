@@ -1,0 +1,222 @@
+"""Mistakes of groups and of what parallel consumers do with their share of one, put in on purpose: see `mutations`.
+
+No record is lost by most of them, nor begun before its turn: records are repeated, or partitions shared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from tests.simulation.mutation import Mutation, parallel_mistake
+
+from headrace.assignors import sticky
+from headrace.assignors.base import GroupAssignment
+from headrace.assignors.ranges import RangeAssignor
+from headrace.assignors.roundrobin import RoundRobinAssignor
+from headrace.assignors.sticky import CooperativeStickyAssignor, StickyAssignor
+from headrace.broker.partition import Partition
+from headrace.errors import ErrorCode
+from headrace.groups import offsets
+from headrace.parallel import engine, failures, letters, member, tracker
+from headrace.parallel.core import ParallelCore
+from headrace.parallel.engine import Engine
+from headrace.parallel.letters import Message
+from headrace.parallel.member import Member
+from headrace.parallel.options import Retry
+from headrace.parallel.retries import DUE_MS, ORIGIN_OFFSET, ORIGIN_PARTITION, ORIGIN_TOPIC, Outgoing, Verdict
+from headrace.parallel.tracker import PartitionTracker
+from headrace.parallel.work import Entry, Run
+from headrace.parallel.workers import Coroutines
+from headrace.testing.simulated.variants import DEAD_LETTERS
+from headrace.topics import TopicPartition
+
+# --- commits and what was finished before -----------------------------------------------------------------------------
+
+
+def _nothing(*arguments: Any, **named: Any) -> None:
+    return None
+
+
+def _never(*arguments: Any) -> bool:
+    return False
+
+
+def _no_note(base: int, intervals: Sequence[Any]) -> tuple[str, bool]:
+    return "", True
+
+
+def _drained_at_once(
+    self: Member, partitions: Iterable[TopicPartition], seconds: float, keep_on: Callable[[], None]
+) -> bool:
+    keep_on()
+    return True
+
+
+def _some_twice(self: ParallelCore, run: Run, now: float) -> None:
+    """Some of what was handled well is put in line again, once."""
+    first, is_well = run.entries[0], run.failures is None and run.done == len(run.entries)
+    is_ours = run.tracker.alive and not run.tracker.draining
+    if not is_well or not is_ours or first.tries or first.offset % 7:
+        _settle(self, run, now)
+        return
+    first.tries = 1
+    run.settled = True
+    run.tracker.in_flight -= len(run.entries)
+    self._queue.put_back(run, run.entries)
+
+
+_settle = ParallelCore._settle
+
+
+# --- tries ------------------------------------------------------------------------------------------------------------
+
+
+def _one_try_more(retry: Retry, entry: Entry, error: BaseException) -> Verdict:
+    entry.tries -= 1
+    try:
+        return _judge(retry, entry, error)
+    finally:
+        entry.tries += 1
+
+
+_judge = failures.judge
+
+
+def _no_wait(self: Retry, tries: int) -> float:
+    return 0.0
+
+
+def _two_workers_more(self: Coroutines) -> None:
+    for _ in range(self._count + 2):
+        self._start_one()
+
+
+# --- letters ----------------------------------------------------------------------------------------------------------
+
+
+def _without_key(outgoing: Outgoing, group: str, now_ms: int) -> list[Message]:
+    return [(topic, value, None, headers) for topic, value, _, headers in _messages_of(outgoing, group, now_ms)]
+
+
+def _changed(found: list[Message], changes: dict[str, object]) -> list[Message]:
+    return [
+        (topic, value, key, [(name, str(changes.get(name, "")).encode() or text) for name, text in headers])
+        for topic, value, key, headers in found
+    ]
+
+
+def _from_where_it_was_last(outgoing: Outgoing, group: str, now_ms: int) -> list[Message]:
+    record = outgoing.entry.record
+    place = {ORIGIN_TOPIC: record.topic, ORIGIN_PARTITION: record.partition, ORIGIN_OFFSET: record.offset}
+    return _changed(_messages_of(outgoing, group, now_ms), place)
+
+
+def _due_when_it_is_sent(outgoing: Outgoing, group: str, now_ms: int) -> list[Message]:
+    return _changed(_messages_of(outgoing, group, now_ms), {DUE_MS: now_ms})
+
+
+_messages_of = letters.messages_of
+
+
+def _sent(instead: Callable[..., list[Message]]) -> tuple[tuple[Any, str, Any], ...]:
+    return (member, "messages_of", instead), (engine, "messages_of", instead)
+
+
+def _dead_letters_do_not_wait(
+    self: Partition, state: Any, appended: Any, nbytes: int, acks: int, timeout_ms: int | None
+) -> Any:
+    return _replicate(self, state, appended, nbytes, 1 if self.key.topic == DEAD_LETTERS else acks, timeout_ms)
+
+
+_replicate = Partition.replicate
+
+
+# --- groups -----------------------------------------------------------------------------------------------------------
+
+
+def _moved_at_once(numbers: Sequence[Sequence[int]], moving: Any) -> list[Sequence[int]]:
+    return list(numbers)
+
+
+def _with_one_twice(assignor: Any) -> tuple[Any, str, Any]:
+    """The second member is given one of the first member's partitions as well."""
+    assign = assignor.assign
+
+    def assign_twice(self: Any, cluster: Any, subscriptions: Any) -> GroupAssignment:
+        found: GroupAssignment = assign(self, cluster, subscriptions)
+        members = sorted(found)
+        if len(members) > 1 and found[members[0]].partitions:
+            both = [*found[members[1]].partitions, *found[members[0]].partitions[:1]]
+            found[members[1]] = replace(found[members[1]], partitions=both)
+        return found
+
+    return assignor, "assign", assign_twice
+
+
+_ASSIGNORS = (RangeAssignor, RoundRobinAssignor, StickyAssignor, CooperativeStickyAssignor)
+
+
+def _whoever_it_is(*arguments: Any, **named: Any) -> ErrorCode:
+    error = _check_member(*arguments, **named)
+    strangers = (ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID)
+    return ErrorCode.NONE if error in strangers else error
+
+
+_check_member = offsets._check_member
+_KEY, _RETRIES, _ONCE = "pool by key", "pool by key, retry topic", "pool by key, transactional"
+_ONLY_UNFINISHED = "only what is unfinished is repeated"
+_AS_IT_WAS = "a letter is as its record was"
+_ONE_OWNER = "a partition has one owner"
+
+GROUP_MUTATIONS: tuple[Mutation, ...] = (
+    parallel_mistake(
+        "nothing is committed",
+        _ONLY_UNFINISHED,
+        _KEY,
+        (Engine, "_commit_soon", _nothing),
+        (Engine, "_commit_now", _nothing),
+    ),
+    parallel_mistake("nothing is committed at the end", _ONLY_UNFINISHED, _KEY, (Engine, "_commit_now", _nothing)),
+    parallel_mistake(
+        "notes are not written", _ONLY_UNFINISHED, _KEY, (tracker, "encode_finished", _no_note), is_quick=True
+    ),
+    parallel_mistake(
+        "notes are not looked at", _ONLY_UNFINISHED, _KEY, (PartitionTracker, "is_restored", _never), is_quick=True
+    ),
+    parallel_mistake("a partition goes undrained", _ONLY_UNFINISHED, _KEY, (Member, "drain", _drained_at_once)),
+    parallel_mistake(
+        "what is handled is handled again", _ONLY_UNFINISHED, _KEY, (ParallelCore, "_settle", _some_twice)
+    ),
+    parallel_mistake("one try more", "so many tries", _RETRIES, (failures, "judge", _one_try_more)),
+    parallel_mistake("tries do not wait", "so many tries", _KEY, (Retry, "local_wait_s", _no_wait)),
+    parallel_mistake("more workers than asked for", "workers", _KEY, (Coroutines, "_begin", _two_workers_more)),
+    parallel_mistake("letters have no key", _AS_IT_WAS, _RETRIES, *_sent(_without_key)),
+    parallel_mistake("letters come from the retry topic", _AS_IT_WAS, _RETRIES, *_sent(_from_where_it_was_last)),
+    parallel_mistake("retries are due at once", _AS_IT_WAS, _RETRIES, *_sent(_due_when_it_is_sent)),
+    parallel_mistake(
+        "dead letters do not wait for copies",
+        "no letter lost",
+        _KEY,
+        (Partition, "replicate", _dead_letters_do_not_wait),
+        kinds=("kill", "isolate", "pause", "cut", "power"),
+    ),
+    parallel_mistake(
+        "what was lost is gone on with", _ONE_OWNER, _KEY, (Engine, "on_partitions_lost", _nothing), hangs=True
+    ),
+    parallel_mistake(
+        "whoever was in a group may commit",
+        "a letter is there once",
+        _ONCE,
+        (offsets, "_check_member", _whoever_it_is),
+        kinds=("client cut", "isolate", "pause", "kill"),
+        hangs=True,
+    ),
+    parallel_mistake(
+        "partitions move at once", _ONE_OWNER, _KEY, (sticky, "_without_moving", _moved_at_once), hangs=True
+    )._replace(clients=("parallel", "group")),
+    parallel_mistake(
+        "a partition is given to two", _ONE_OWNER, _KEY, *(_with_one_twice(assignor) for assignor in _ASSIGNORS)
+    )._replace(clients=("idempotent", "group"), is_quick=True),
+)

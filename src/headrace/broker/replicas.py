@@ -41,6 +41,8 @@ class _Offline:
     reason: str
     #: For want of descriptors: it is tried again.
     is_waiting: bool = False
+    #: Its directory was here at an earlier start, and is not now.
+    is_missing: bool = False
 
 
 class Replicas:
@@ -124,7 +126,7 @@ class Replicas:
                     self._offline[key] = _Offline(unopened[key])
                 elif lost and not (missing_ids and self._is_elsewhere(state)):
                     # Made anew it would be empty, and there twice when the directory comes back.
-                    self._offline[key] = _Offline(f"its log may be in {lost}")
+                    self._offline[key] = _Offline(f"its log may be in {lost}", is_missing=bool(missing_ids))
                 else:
                     missing.append((topic, index, state))
         for key in logs:
@@ -140,6 +142,15 @@ class Replicas:
             self._add(topic.name, index, found, state)
         await self._make(missing)
         await self._make_durable()
+
+    def _may_be_made(self, key: TopicPartition, state: PartitionImage) -> bool:
+        """Whether a log that is not in use is made when its partition changes.
+
+        One whose directory is offline is there all the same. One whose directory is gone is filled again, as at a
+        start, once another broker has the partition.
+        """
+        offline = self._offline.get(key)
+        return offline is None or (offline.is_missing and self._is_elsewhere(state))
 
     def _is_elsewhere(self, state: PartitionImage) -> bool:
         """Whether another broker has everything that was committed, so that a lost replica can be filled again."""
@@ -192,8 +203,7 @@ class Replicas:
                     left.append(TopicPartition(topic.name, index))
             elif known is not None:
                 known.lead(leadership(state))
-            elif self._is_open and (is_new or (topic.name, index) not in self._offline):
-                # A log whose directory is offline is there all the same: a change of its partition makes no other.
+            elif self._is_open and (is_new or self._may_be_made(TopicPartition(topic.name, index), state)):
                 new.append((topic, index, state))
         await self._drop_partitions(left, "its replica was moved to other brokers")
         await self._make(new)
@@ -235,7 +245,7 @@ class Replicas:
         if not wanted:
             return
         made = await self.change_directories(self._make_logs, wanted)
-        lost_before = len(self.offline)
+        lost_before = set(self.offline)
         for (topic, index, state), outcome in zip(wanted, made):
             if isinstance(outcome, _Offline):
                 if (topic.name, index) not in self._offline:  # said once, however often it is tried
@@ -244,7 +254,7 @@ class Replicas:
             else:
                 self._offline.pop((topic.name, index), None)
                 self._add(topic.name, index, outcome, state)
-        if len(self.offline) > lost_before:
+        if set(self.offline) != lost_before:
             self.on_lost()
 
     def _make_logs(self, wanted: list[tuple[TopicImage, int, PartitionImage]]) -> list[Log | _Offline]:

@@ -124,7 +124,7 @@ class SimulatedRun:
             raise BrokenError(f"a broker does not start: {unrest(cluster)}") from None
         troubles.clear()
         self.timeline.add(CLUSTER, "fault", "all faults are over")
-        found = await self._heal(cluster, workloads, running)
+        found = await self._heal(cluster, troubles, workloads, running)
         check_all(cluster, self.history, found, await self._kept_offsets(cluster))
         if "parallel" in self.plan.workloads:
             # Their letters came while the others were at rest already.
@@ -134,7 +134,11 @@ class SimulatedRun:
             check_handled(self.history.handled, found, VARIANTS[self.plan.parallel], committed)
 
     async def _heal(
-        self, cluster: SimulatedCluster, workloads: list[Workload], running: list[asyncio.Future[None]]
+        self,
+        cluster: SimulatedCluster,
+        troubles: Troubles,
+        workloads: list[Workload],
+        running: list[asyncio.Future[None]],
     ) -> dict[TopicPartition, Contents]:
         """Without faults all comes to rest: writers end, replicas are in sync, and readers are given everything."""
         topics = [WRITING[workload] for workload in self.plan.workloads if workload in WRITING]
@@ -143,6 +147,7 @@ class SimulatedRun:
             async with asyncio.timeout(self.plan.heal_s):
                 await self._end(workloads, running, is_reading=False)
                 while (reason := unrest(cluster)) is not None:
+                    await troubles.give_up_lost()
                     await asyncio.sleep(CHECK_S)
                 found = all_contents(cluster, self.history)
                 while (reason := not_given(self.history, found, topics)) is not None:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from headrace.client.admin.types import NewTopic
+from headrace.client.admin.types import ElectionType, NewTopic
 from headrace.cluster.image import PartitionImage
 from headrace.errors import HeadraceError, UnknownTopicOrPartitionError
 from headrace.runtime.simulated import CrashModel, DiskFault, HostDiedError, WorkModel
@@ -63,6 +63,8 @@ class Troubles:
         #: Brokers that ended uncleanly and have not been in sync everywhere since; and which of them lost their power.
         self.unclean: set[int] = set()
         self.unpowered: set[int] = set()
+        #: Brokers that were given an empty disk.
+        self.emptied: set[int] = set()
 
     async def run(self) -> None:
         """All of them, each at its time; returns when the last is over."""
@@ -294,6 +296,7 @@ class Troubles:
             return
         self.unclean.add(broker.node_id)
         self.unpowered.add(broker.node_id)
+        self.emptied.add(broker.node_id)
         with self.timeline.span(broker.name, "disk lost"):
             broker.kill()
             broker.host.disk.rmtree(DATA)
@@ -304,6 +307,33 @@ class Troubles:
         """Whether all that is committed of every partition is on other machines: in sync, or eligible to lead."""
         topics = stored_image(self.cluster.store).topics.values()
         return all({*state.isr, *state.eligible} - {node_id} for topic in topics for state in topic.partitions)
+
+    async def give_up_lost(self) -> None:
+        """Let others lead what was made while its only broker was about to get an empty disk, of which nobody knew.
+
+        Nothing of it was ever acknowledged, and nobody leads it until an operator says so.
+        """
+        image = self.cluster.newest_image
+        found = (
+            []
+            if image is None
+            else [
+                TopicPartition(topic.name, index)
+                for topic in image.topics.values()
+                for index, state in enumerate(topic.partitions)
+                if state.leader < 0 and not (state.isr or state.eligible) and self.emptied.issuperset(state.last_known)
+            ]
+        )
+        lost = [partition for partition in found if not self.history.acknowledged.get(partition)]
+        if lost and self.plan.min_isr > 1:
+            self.timeline.add(
+                CLUSTER, "fault", f"others may lead {', '.join(map(str, lost))}, of which nothing is left"
+            )
+            self.timeline.saw("an operator gives up what an empty disk had")
+            host = self.cluster.client_host(_OPERATOR)
+            with contextlib.suppress(HeadraceError, TimeoutError):
+                async with self.cluster.admin(host=host) as admin:
+                    await admin.within(_OPERATOR_S).elect_leaders(lost, election_type=ElectionType.UNCLEAN)
 
     async def slow_disk(self, trouble: Trouble) -> None:
         host = self.cluster.brokers[self._node(trouble)].host

@@ -15,10 +15,7 @@ from headrace.broker.maintenance import Maintenance
 from headrace.broker.replication.manager import ReplicationManager
 from headrace.errors import KafkaStorageError
 from headrace.log import Appended, Log, checkpoints
-from headrace.log.cleaner import Cleaner
-from headrace.log.cleaning_choice import Candidate
-from headrace.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig
-from headrace.records import build_batch
+from headrace.protocol.messages.create_topics import CreatableTopic
 from headrace.runtime.simulated import DiskFault, SimulatedDisk, Simulation, run_simulation
 
 from . import raw
@@ -153,36 +150,3 @@ def test_a_log_is_not_cut_where_that_cannot_be_written_down() -> None:
         assert not partition.is_offline
 
     on_a_broker(test, {"log.dirs": "/data"})
-
-
-def test_compacted_segments_are_put_in_place_when_what_they_replace_is_known_to_be_durable(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """After a power loss a gap that compaction left is told from a lost segment by that alone."""
-    written: list[tuple[int, int]] = []
-    swap = Cleaner._swap
-
-    async def test(broker: Broker) -> None:
-        compact = CreatableTopicConfig(name="cleanup.policy", value="compact")
-        await broker.metadata.create(
-            CreatableTopic(name="t", num_partitions=1, replication_factor=1, configs=[compact])
-        )
-        partition = broker.partition("t", 0)
-        root = broker.directories.directory_of(partition.log)
-
-        def noted(cleaner: Cleaner, candidate: Candidate, *rest: Any) -> None:
-            path = f"{root}/{checkpoints.RECOVERY_POINT}"
-            durable = checkpoints.read_offsets(broker.runtime.disk, path).get(partition.key, 0)
-            written.append((durable, candidate.end_offset))
-            swap(cleaner, candidate, *rest)
-
-        monkeypatch.setattr(Cleaner, "_swap", noted)
-        for number in range(4):
-            appended = partition.append(build_batch([(1, b"key", bytes(8_000), ())]))
-            assert isinstance(appended, Appended), number
-        await asyncio.sleep(40)
-        assert partition.log.segments[0].size < 16_000
-
-    on_a_broker(test, {"log.flush.offset.checkpoint.interval.ms": "36000000", "log.cleaner.min.cleanable.ratio": "0.0"})
-    assert written
-    assert all(durable >= end for durable, end in written)

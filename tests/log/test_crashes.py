@@ -231,7 +231,7 @@ def test_a_segment_that_was_lost_is_not_taken_for_a_gap_that_compaction_left() -
 
 @pytest.mark.parametrize("known", ["cleaned_to", "recovery_point"])
 def test_a_gap_that_compaction_left_stays(known: str) -> None:
-    """It was compacted, which is written down afterwards, and synced, which is written down before."""
+    """As Apache Kafka's does; ours keeps what each segment ends with."""
     host = make_host()
     config, bases = compacted_without(host, 0)
     again = open_log(host, config, **{known: bases[1]})

@@ -47,7 +47,6 @@ class Maintenance:
             compaction_worker=compaction_worker,
             change=self._change,
             change_directory=broker.replicas.change_directories,
-            make_durable=self._make_durable,
         )
         self._tasks: list[asyncio.Task[None]] = []
         self._is_stopping = False
@@ -186,13 +185,6 @@ class Maintenance:
             change()
 
         await self._broker.partition(topic, index).turns.change_log(unless_exchanged)
-
-    async def _make_durable(self, partition_log: Log, offset: int) -> None:
-        """Sync a log up to there, and write that down."""
-        broker = self._broker
-        if partition_log.recovery_point < offset:
-            await broker.partition(*partition_log.partition).sync()
-        await broker.replicas.change_directories(broker.directories.checkpoint, checkpoints.RECOVERY_POINT)
 
     async def _tidy(self) -> None:
         """Remove what was deleted some time ago, and keep the metadata log short."""

@@ -30,7 +30,6 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 Change = Callable[[Log, Callable[[], None]], Awaitable[None]]
 """Run something that changes a log, in order with its appends: on the loop, or by its directory's writer."""
-MakeDurable = Callable[[Log, int], Awaitable[None]]
 ChangeDirectory = Callable[[Callable[[], None]], Awaitable[None]]
 """Run something that changes the files at a log directory's root, in order with all that does."""
 
@@ -134,7 +133,6 @@ class Cleaner:
         compaction_worker: CompactionWorker | None = None,
         change: Change | None = None,
         change_directory: ChangeDirectory | None = None,
-        make_durable: MakeDurable | None = None,
     ) -> None:
         self._runtime = runtime
         self._disk = runtime.disk
@@ -142,7 +140,6 @@ class Cleaner:
         self._compaction_worker = compaction_worker or InThread(runtime)
         self._change = change or _inline
         self._change_directory: ChangeDirectory = change_directory or runtime.offload
-        self._make_durable = make_durable or _nothing
         self._checkpoints: dict[str, dict[TopicPartition, _Cleaned]] = {}
         self._cuts_known: dict[TopicPartition, int] = {}
         self._one_at_a_time = asyncio.Lock()
@@ -263,9 +260,6 @@ class Cleaner:
         try:
             result = await self._watched(candidate, self._compaction_worker.do(job))
             segments = {segment.base_offset: segment for segment in candidate.segments}
-            # Compacted segments need not follow one another. After a crash that must not be taken for a loss of what
-            # was never synced, nor a loss for this.
-            await self._make_durable(log, result.end_offset)
             for group in result.groups:
                 await self._change(log, partial(self._swap, candidate, group, segments))
         except BaseException:
@@ -344,7 +338,3 @@ class Cleaner:
 
 async def _inline(log: Log, change: Callable[[], None]) -> None:
     change()
-
-
-async def _nothing(log: Log, offset: int) -> None:
-    """Whoever opens the log knows how far it is durable and was compacted."""

@@ -136,7 +136,7 @@ class LogLoader:
         """
         self._report.clean = clean
         self._synced_to = recovery_point
-        # What is compacted is synced before; that it was compacted is written down after it.
+        # Ours goes on at each segment where the one before it ends; Apache Kafka's leaves gaps.
         self._gaps_to = max(cleaned_to, recovery_point if self._config.compact else 0)
         self._each_synced = each_synced
         names = self._finish_interrupted(names)
@@ -394,7 +394,7 @@ class LogLoader:
         """Whether the segment cannot follow offset `end`: it overlaps, or what was before it in its place is lost.
 
         Files reach the disk in any order, so a segment may be whole while the end of the one before it is not. Only
-        compaction leaves such gaps on purpose: also a copy of a compacted leader's log has them within segments alone.
+        Apache Kafka's compaction leaves such gaps on purpose.
         """
         return not end <= segment.base_offset <= max(end, self._gaps_to)
 

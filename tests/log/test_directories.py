@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import KafkaStorageError, LogDirNotFoundError
-from headrace.log import Cut, DirectoryMismatchError, Log, LogConfig, LogDirectories, partition_metadata
+from headrace.log import DirectoryMismatchError, Log, LogConfig, LogCut, LogDirectories, partition_metadata
 from headrace.log.checkpoints import read_offsets
 from headrace.log.directory_names import DirectoryKind, parse_name, temporary_name
 from headrace.log.files import LogFile
@@ -178,7 +178,7 @@ def test_a_second_cut_is_written_down_though_the_first_has_taken_back_more() -> 
     log = directories.create(tp(0), CONFIG, TOPIC_ID)
 
     def cut(offset: int) -> None:
-        cut = Cut(log.partition, offset)
+        cut = LogCut(log.partition, offset)
         if directories.begin_cut(cut):
             directories.write_cut(cut)
         log.truncate_to(offset)

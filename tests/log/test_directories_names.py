@@ -9,7 +9,7 @@ import logging
 import pytest
 
 from headrace.errors import HeadraceError, KafkaStorageError
-from headrace.log import Cut, DirectoryMismatchError, FateOf, Log, LogConfig, LogDirectories, LogFate, checkpoints
+from headrace.log import DirectoryMismatchError, FateOf, Log, LogConfig, LogCut, LogDirectories, LogFate, checkpoints
 from headrace.log.cleaner import Cleaner
 from headrace.log.directory_names import DirectoryKind, partition_names
 from headrace.records import check, split
@@ -167,7 +167,7 @@ def test_what_a_move_leaves_behind_never_passes_for_the_log_that_is_in_use(opera
             directories.delete(KEY)
             directories.create(KEY, CONFIG, NEW, path=B)
         else:
-            cut = Cut(KEY, 0)
+            cut = LogCut(KEY, 0)
             if directories.begin_cut(cut):
                 directories.write_cut(cut)
             moved.truncate_to(0)

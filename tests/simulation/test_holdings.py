@@ -8,7 +8,7 @@ from headrace.client.consumer.records import ConsumerGroupMetadata
 from headrace.client.offsets import OffsetAndMetadata
 from headrace.parallel.finished import encode_finished
 from headrace.testing.simulated.history import BrokenError, Handled, History, ParallelCommit
-from headrace.testing.simulated.holdings import Handling, Holdings
+from headrace.testing.simulated.holdings import HandlerCall, Holdings
 from headrace.testing.simulated.variants import DRAIN_S, KEYED, STALL_S, VARIANTS
 from headrace.topics import TopicPartition
 
@@ -37,7 +37,7 @@ class _Member:
             note, _ = encode_finished(2, [(4, 5)])
             self.holdings.told({_PARTITION: OffsetAndMetadata(2, note, None)})
 
-    def begin(self, offset: int, key: str = "a", rounds: int = 0) -> Handling:
+    def begin(self, offset: int, key: str = "a", rounds: int = 0) -> HandlerCall:
         return self.holdings.begin(_PARTITION, offset, (f"w:{offset}:{key}", rounds))
 
     def commit(self, offset: int) -> None:

@@ -7,7 +7,7 @@ published in one assignment. Who owns what is said in `LogState`, and checked by
 from headrace.log.appended import Appended, UnexpectedOffsetError
 from headrace.log.config import TOPIC_CONFIGS, LogConfig
 from headrace.log.directories import DirectoryInfo, LogDirectories, LogInfo
-from headrace.log.directory import Cut
+from headrace.log.directory import LogCut
 from headrace.log.log import Log
 from headrace.log.meta_properties import DirectoryMismatchError
 from headrace.log.moving import Move
@@ -35,13 +35,13 @@ __all__ = [
     "Appended",
     "Caches",
     "Checked",
-    "Cut",
     "DirectoryInfo",
     "DirectoryMismatchError",
     "FateOf",
     "FoundLog",
     "Log",
     "LogConfig",
+    "LogCut",
     "LogDirectories",
     "LogFate",
     "LogInfo",

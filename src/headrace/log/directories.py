@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from headrace.errors import KafkaStorageError, LogDirNotFoundError, UnknownTopicOrPartitionError
 from headrace.log import checkpoints, identity, partition_metadata
 from headrace.log.config import LogConfig
-from headrace.log.directory import OFFSETS, Cut, Directory
+from headrace.log.directory import OFFSETS, Directory, LogCut
 from headrace.log.directory_names import DirectoryKind, temporary_name
 from headrace.log.invariants import BrokenInvariantError
 from headrace.log.log import Log
@@ -478,7 +478,7 @@ class LogDirectories:
         if shortage is not None:
             raise shortage
 
-    def begin_cut(self, cut: Cut) -> bool:
+    def begin_cut(self, cut: LogCut) -> bool:
         """Before a log's end is cut off: from now on nothing behind the cut counts; whether that has to be written down
         first (`write_cut`). In any case `end_cut` follows.
 
@@ -489,7 +489,7 @@ class LogDirectories:
             directory.cuts.append(cut)
         return any(directory.contradicts(cut) for directory in self._directories)
 
-    def write_cut(self, cut: Cut) -> None:
+    def write_cut(self, cut: LogCut) -> None:
         """Write down that nothing behind a cut counts; DiskError: it is not, and the log must not be cut."""
         for directory in self._online():
             try:
@@ -499,7 +499,7 @@ class LogDirectories:
                 if cut.partition in directory.logs or error.is_shortage:
                     raise
 
-    def end_cut(self, cut: Cut) -> None:
+    def end_cut(self, cut: LogCut) -> None:
         """The log was cut, or will not be: it says itself how far it is durable."""
         for directory in self._directories:
             directory.cuts.remove(cut)

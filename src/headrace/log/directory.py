@@ -33,7 +33,7 @@ OFFSETS: Final[dict[str, Callable[[Log], int | None]]] = {
 """What is written down of each log, by the name of the file."""
 
 
-class Cut(NamedTuple):
+class LogCut(NamedTuple):
     """Nothing of the log from that offset on counts any more: not as durable, deleted or committed."""
 
     partition: TopicPartition
@@ -70,7 +70,7 @@ class Directory:
     remove each."""
     doomed: list[tuple[int, str]] = field(default_factory=list)
     """Directories to be removed, and when."""
-    cuts: list[Cut] = field(default_factory=list)
+    cuts: list[LogCut] = field(default_factory=list)
     """Those that are about to be made; of one log perhaps several, for leaders that follow one another."""
     written: dict[str, dict[TopicPartition, int]] = field(default_factory=lambda: {name: {} for name in OFFSETS})
     """What the checkpoints on disk say, or may say: each is replaced as a whole."""
@@ -193,14 +193,14 @@ class Directory:
                 else:
                     known[partition] = min(known[partition], offset)
 
-    def contradicts(self, cut: Cut) -> bool:
+    def contradicts(self, cut: LogCut) -> bool:
         """Whether the disk says more of a log than is true once it is cut."""
         return cut.partition in self.leaving or bool(self._contradicting(cut))
 
-    def _contradicting(self, cut: Cut) -> list[str]:
+    def _contradicting(self, cut: LogCut) -> list[str]:
         return [name for name, written in self.written.items() if written.get(cut.partition, 0) > cut.offset]
 
-    def write_cut(self, runtime: Runtime, cut: Cut) -> None:
+    def write_cut(self, runtime: Runtime, cut: LogCut) -> None:
         """Write down that nothing behind a cut, which is among `cuts`, counts any more."""
         if cut.partition in self.leaving:
             # It has moved away from here: found again, it would be longer than the log that is in use.

@@ -62,7 +62,7 @@ def numbered(first: int, count: int, width: int) -> list[bytes]:
     return columns
 
 
-class Shape(NamedTuple):
+class RecordShape(NamedTuple):
     """How a record is laid out; all positions count from its first byte."""
 
     size: int
@@ -75,7 +75,7 @@ class Shape(NamedTuple):
     has_key: bool
 
 
-def shape_at(raw: Buffer, at: int, index: int) -> Shape | None:
+def shape_at(raw: Buffer, at: int, index: int) -> RecordShape | None:
     """Of the record at a position, which has that place in its batch. None when it is not whole, has headers, or
     another offset than its place, or writes that in many bytes."""
     start, end = at, len(raw)
@@ -102,7 +102,7 @@ def shape_at(raw: Buffer, at: int, index: int) -> Shape | None:
     if at != stop - 1 or raw[at] != 0:
         return None
     fixed.append(at - start)
-    return Shape(
+    return RecordShape(
         stop - start,
         fixed,
         stamp_at - start,

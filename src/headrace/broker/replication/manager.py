@@ -19,7 +19,7 @@ from headrace.broker.replication.leader import LeaderState, Proposal
 from headrace.broker.replication.throttles import ReplicationThrottle, Throttles
 from headrace.cluster.changes import Changes
 from headrace.errors import HeadraceError
-from headrace.log import Cut
+from headrace.log import LogCut
 from headrace.net.node import Node
 from headrace.protocol.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
 from headrace.protocol.messages.fetch import FetchRequest, FetchResponse
@@ -120,7 +120,7 @@ class ReplicationManager:
     async def cutting(self, partition: Partition, offset: int) -> AsyncIterator[None]:
         replicas = self._broker.replicas
         directories = replicas.directories
-        cut = Cut(partition.key, offset)
+        cut = LogCut(partition.key, offset)
         try:
             if directories.begin_cut(cut):
                 try:

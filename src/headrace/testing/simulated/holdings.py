@@ -23,7 +23,7 @@ _ROUNDED_S = 1e-6
 
 
 @dataclass(slots=True)
-class Handling:
+class HandlerCall:
     """A call of a handler for one record."""
 
     holding: Holding
@@ -49,7 +49,7 @@ class Holding:
     waits_s: dict[int, float] = field(default_factory=dict)
     finished: set[int] = field(default_factory=set)
     #: Calls under way, without those that hang.
-    running: dict[int, Handling] = field(default_factory=dict)
+    running: dict[int, HandlerCall] = field(default_factory=dict)
     #: The last commit that was asked for: offset and what its note says.
     asked: tuple[int, list[Interval]] | None = None
 
@@ -127,14 +127,14 @@ class Holdings:
 
     # --- handlers ---------------------------------------------------------------------------------------------------
 
-    def begin(self, partition: TopicPartition, offset: int, piece: Piece) -> Handling:
+    def begin(self, partition: TopicPartition, offset: int, piece: Piece) -> HandlerCall:
         """A handler is called for a record."""
         holding = self._held.get(partition)
         where = f"{partition}: {piece[0]!r} at {offset} was begun"
         if holding is None or holding.is_leaving:
             self._broken(f"{where}, but the partition is not its any more")
             holding = holding or Holding(partition)
-        call = Handling(holding, offset, piece, self._lane(offset, piece[0]), self._clock.monotonic())
+        call = HandlerCall(holding, offset, piece, self._lane(offset, piece[0]), self._clock.monotonic())
         self._check_begin(holding, call, where)
         holding.begun[offset] = holding.begun.get(offset, 0) + 1
         self._busy += 1
@@ -143,7 +143,7 @@ class Holdings:
         holding.running[offset] = call
         return call
 
-    def _check_begin(self, holding: Holding, call: Handling, where: str) -> None:
+    def _check_begin(self, holding: Holding, call: HandlerCall, where: str) -> None:
         offset = call.offset
         if not holding.is_told:
             self._broken(f"{where} before it was known what is committed")
@@ -165,7 +165,7 @@ class Holdings:
             return str(offset)
         return value.split(":")[2] if self._variant.order is Order.KEY else ""
 
-    def _tries(self, call: Handling) -> int:
+    def _tries(self, call: HandlerCall) -> int:
         """How often a record may be begun while the partition stays where it is."""
         kind = kind_of(call.piece[0], self._variant)
         hangs = self._variant.tries if self._variant.can_stall else 1
@@ -173,27 +173,27 @@ class Holdings:
         # What failed with others is tried by itself before it is blamed.
         return tries + (self._variant.batch is not None)
 
-    def succeeded(self, call: Handling) -> None:
+    def succeeded(self, call: HandlerCall) -> None:
         """The handler has said that the record is finished."""
         self._ended(call)
         call.holding.finished.add(call.offset)
 
-    def failed(self, call: Handling) -> None:
+    def failed(self, call: HandlerCall) -> None:
         self._ended(call)
         number = 1 if self._variant.batch is not None else call.holding.begun[call.offset]
         call.holding.waits_s[call.offset] = self._clock.monotonic() + wait_s(self._variant.retry.backoff_s, number)
 
-    def hangs(self, call: Handling) -> None:
+    def hangs(self, call: HandlerCall) -> None:
         """It will not come back, and is to be given up, but not at once."""
         self._ended(call)
         call.holding.waits_s[call.offset] = call.begun_s + STALL_S
 
-    def _ended(self, call: Handling) -> None:
+    def _ended(self, call: HandlerCall) -> None:
         if call.holding.running.pop(call.offset, None) is not None:
             self._busy -= 1
 
 
-def _is_put_off(kind: RecordKind, call: Handling) -> bool:
+def _is_put_off(kind: RecordKind, call: HandlerCall) -> bool:
     return kind is RecordKind.LATER and call.piece[1] == 0
 
 

@@ -24,8 +24,7 @@ from headrace.runtime.simulated import Host, HostDiedError
 from headrace.testing.simulated.blocking import BlockingCluster, Turns
 from headrace.testing.simulated.cluster import SimulatedCluster
 from headrace.testing.simulated.history import History
-from headrace.testing.simulated.holdings import Handling as Call
-from headrace.testing.simulated.holdings import Holdings
+from headrace.testing.simulated.holdings import HandlerCall, Holdings
 from headrace.testing.simulated.plans import Plan
 from headrace.testing.simulated.turned import (
     NotingConsumer,
@@ -250,7 +249,7 @@ class ParallelMember(Workload):
                 self._holdings.hangs(call)
             raise
 
-    async def _handle_calls(self, calls: list[Call], records: list[Any]) -> None:
+    async def _handle_calls(self, calls: list[HandlerCall], records: list[Any]) -> None:
         for done, call in enumerate(calls):
             if self.rng.random() < _HANGS:
                 for other in calls:
@@ -278,7 +277,7 @@ class ParallelMember(Workload):
                 raise ValueError("a batch failed") from error
         self._succeed(calls)
 
-    def _begin(self, record: Any) -> Call:
+    def _begin(self, record: Any) -> HandlerCall:
         handled, tick = self.history.handled, self.history.tick()
         value, rounds = bytes(record.value).decode(), attempts_of(record) if record.topic != KEYED else 0
         partition = TopicPartition(record.topic, record.partition)
@@ -287,13 +286,13 @@ class ParallelMember(Workload):
             handled.broken.append(f"{partition}: {value!r} at {record.offset} was begun before it was due")
         return self._holdings.begin(partition, record.offset, (value, rounds))
 
-    async def _hang(self, call: Call) -> None:
+    async def _hang(self, call: HandlerCall) -> None:
         self.history.count("handlers hung")
         self.history.handled.failed(call.piece)
         self._holdings.hangs(call)
         await asyncio.sleep(_HANGS_S)
 
-    def _finish(self, call: Call) -> None:
+    def _finish(self, call: HandlerCall) -> None:
         """What a handler's end is: as the record's kind says, or by chance."""
         handled, (value, rounds) = self.history.handled, call.piece
         kind = kind_of(value, self._variant)
@@ -308,7 +307,7 @@ class ParallelMember(Workload):
             handled.failed(call.piece)
             raise ValueError("a handler failed")
 
-    def _succeed(self, calls: list[Call]) -> None:
+    def _succeed(self, calls: list[HandlerCall]) -> None:
         """Handlers return now. One that took so long may have been given up: nobody hears of it then."""
         handled, holdings = self.history.handled, self._holdings
         for call in calls:

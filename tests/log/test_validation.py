@@ -139,9 +139,29 @@ def test_many_records_take_long_unless_they_are_of_one_size(count: int, others: 
         assert long_or_short(build_batch(rows, codec=Codec.LZ4), LogConfig()) == "long", "nobody can tell before"
 
 
+@pytest.mark.parametrize(("begins_ms", "found"), [(0, "short"), (-8_000, "long"), (100, "long")])
+def test_many_timestamps_without_order_take_long(begins_ms: int, found: str) -> None:
+    """Those of several threads: on the event loop they took 20 ms, one by one."""
+    rng = random.Random(1)
+    late = [0, *(begins_ms + rng.randrange(1, 60 if found == "short" else 7_900) for _ in range(8_000))]
+    rows = [(NOW_MS + later, None, bytes(50), ()) for later in late]
+    assert long_or_short(build_batch(rows), LogConfig()) == found
+
+
 def test_more_records_take_long_whatever_they_are() -> None:
     rows = [(NOW_MS, None, b"", ())] * ((1 << 14) + 1)
     assert long_or_short(build_batch(rows), LogConfig()) == "long"
     different = [(NOW_MS, None, bytes(index % 90), ()) for index in range(2000)]
     assert long_or_short(build_batch(different), LogConfig()) == "long"
     assert not is_like_the_first(Batch(build_batch(different)).payload, 2000), "it is not even begun"
+
+
+def test_timestamps_that_break_a_rule_are_refused_however_many_they_are() -> None:
+    rows = [(NOW_MS + 8_000 * (index % 3 == 0), None, bytes(50), ()) for index in range(1, 9_001)]
+    config = LogConfig(timestamp_after_max_ms=5_000)
+    assert long_or_short(build_batch(rows), config) == "long"
+    with pytest.raises(validation.InvalidTimestampsError, match="3000 of the batch's 9000 records are refused"):
+        validation.validate(memoryview(build_batch(rows)), config, Origin.CLIENT, PARTITION, NOW_MS)
+    few = build_batch(rows[:900])
+    with pytest.raises(validation.InvalidTimestampsError, match="300 of the batch's 900 records are refused"):
+        validation.validate(memoryview(few), config, Origin.CLIENT, PARTITION, NOW_MS, short=True)

@@ -55,6 +55,7 @@ from headrace.records.read import read_control, read_records
 from headrace.records.uniform import is_like_the_first
 from headrace.records.walk import (
     ANYTHING,
+    HOWEVER_MANY,
     INT64_MAX,
     INT64_MIN,
     REFUSED_SHOWN_MAX,
@@ -391,7 +392,7 @@ def _check_records(
                 [RecordError(index, message) for index in range(min(header.count, RECORD_ERRORS_MAX))],
             )
     limit_bytes = _SHORT_UNPACKED_BYTES_MAX if short else unpacked_bytes_max(config)
-    one_by_one_max = _SHORT_ONE_BY_ONE_MAX if short and header.count > _SHORT_RECORDS_MAX else header.count
+    one_by_one_max = _SHORT_ONE_BY_ONE_MAX if short and header.count > _SHORT_RECORDS_MAX else HOWEVER_MANY
     try:
         walk = walk_records(Batch(view), rules, limit_bytes, one_by_one_max)
     except ManyDifferentError as error:

@@ -27,16 +27,17 @@ _MORE_BYTES_MAX = 4
 
 def largest_number(columns: list[bytes]) -> int | None:
     """The largest of numbers, as they are written, that lie byte by byte in these columns; None where those with the
-    largest last byte are not neighbours, as those of timestamps mostly are."""
+    largest last bytes are not neighbours, as those of timestamps mostly are."""
     number = 0
     for place in range(len(columns) - 1, -1, -1):
         column = columns[place]
         largest = _ALL_BYTES.translate(None, _ALL_BYTES.translate(None, column))[-1:]  # of those that are not missing
-        begin, end = column.index(largest), column.rindex(largest) + 1
-        if column[begin:end] != largest * (end - begin):
-            return None
-        columns = [part[begin:end] for part in columns[:place]]
         number = number << 7 | largest[0] & 0x7F
+        if place:
+            begin, end = column.index(largest), column.rindex(largest) + 1
+            if column[begin:end] != largest * (end - begin):
+                return None
+            columns = [part[begin:end] for part in columns[:place]]
     return number
 
 

@@ -46,7 +46,7 @@ _NUMBER_BYTES_MAX = 10
 _UINT64_MAX = (1 << 64) - 1
 
 
-_RECORDS_EVER = 1 << 31
+HOWEVER_MANY = 1 << 31
 
 
 class RecordRules(NamedTuple):
@@ -88,7 +88,7 @@ class Walk:
         "refused_count",
     )
 
-    def __init__(self, header: BatchHeader, rules: RecordRules = ANYTHING, one_by_one_max: int = _RECORDS_EVER) -> None:
+    def __init__(self, header: BatchHeader, rules: RecordRules = ANYTHING, one_by_one_max: int = HOWEVER_MANY) -> None:
         self._base = header.base_timestamp
         self._count = self.left = max(header.count, 0)
         self._low, self._high, self._needs_key = rules
@@ -146,7 +146,7 @@ class Walk:
 
     def _pass_varied(self, raw: bytes, at: int) -> tuple[int, int]:
         """Pass records of any size that are written in the usual way: the position behind them, and how many."""
-        if self._may_wrap:
+        if self._may_wrap or self._one_by_one_left < 0:
             return at, 0
         count = min(self.left, _VARIED_MAX, self._one_by_one_left + 1)
         at, passed = pass_varied(raw, at, self.index, count, self._allows, needs_key=self._needs_key)
@@ -327,6 +327,10 @@ class Walk:
             if number is not None and self._base + (number >> 1) <= min(self._high, INT64_MAX):
                 self.greatest = max(self.greatest, self._base + (number >> 1))
                 return True
+        # To look at each takes as long as to pass each.
+        self._one_by_one_left -= len(parts[0])
+        if self._one_by_one_left < 0:
+            return False
         numbers = {
             sum((byte & 0x7F) << 7 * place for place, byte in enumerate(row)) & _UINT64_MAX for row in set(zip(*parts))
         }
@@ -416,7 +420,7 @@ def walk_records(
     batch: Batch,
     rules: RecordRules = ANYTHING,
     limit_bytes: int = DEFAULT_LIMIT_BYTES,
-    one_by_one_max: int = _RECORDS_EVER,
+    one_by_one_max: int = HOWEVER_MANY,
 ) -> Walk:
     """Pass all records of a batch; what the rules refuse is in the result.
 

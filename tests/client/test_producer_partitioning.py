@@ -43,19 +43,6 @@ def test_records_beside_one_that_the_partitioner_misplaces_are_told_of_once(cloc
     assert cluster.values("t") == [b"a", b"b"]
 
 
-def test_a_batch_of_which_one_record_is_misplaced_says_where_the_others_are(clock: VirtualClock) -> None:
-    cluster = FakeCluster(clock, topics={"t": 1})
-    world = World(cluster, partitioner_class=Misplacing())
-    delivery = BatchDelivery(world, "t", None)
-    delivery.expect(3)
-    rows = rows_of(world.setup, delivery, "t", [b"a", b"wrong", b"b"], None, None, None, None)
-    world.producer.accumulator.pending.append(rows)
-    world.run_until(delivery.done)
-    assert [(one.base_offset, one.records) for one in delivery.ranges] == [(0, 2)]
-    with pytest.raises(UnknownTopicOrPartitionError, match="there is no -1"):
-        delivery.result()
-
-
 class Failing:
     """A partitioner that raises on one record, and gives what is no number for another."""
 
@@ -84,14 +71,24 @@ def test_a_record_on_which_the_partitioner_fails_fails_alone(clock: VirtualClock
     assert "NoneType" in str(errors[b"nowhere"])
 
 
-def test_a_batch_of_which_the_partitioner_fails_on_one_record_says_where_the_others_are(clock: VirtualClock) -> None:
+@pytest.mark.parametrize(
+    ("partitioner", "value", "error", "why"),
+    [
+        (Misplacing(), b"wrong", UnknownTopicOrPartitionError, "there is no -1"),
+        (Failing(), b"raises", KafkaError, "not this one"),
+    ],
+    ids=["misplaced", "raises"],
+)
+def test_a_batch_of_which_one_record_has_no_partition_says_where_the_others_are(
+    clock: VirtualClock, partitioner: Any, value: bytes, error: type[KafkaError], why: str
+) -> None:
     cluster = FakeCluster(clock, topics={"t": 1})
-    world = World(cluster, partitioner_class=Failing())
+    world = World(cluster, partitioner_class=partitioner)
     delivery = BatchDelivery(world, "t", None)
     delivery.expect(3)
-    rows = rows_of(world.setup, delivery, "t", [b"a", b"raises", b"b"], None, None, None, None)
+    rows = rows_of(world.setup, delivery, "t", [b"a", value, b"b"], None, None, None, None)
     world.producer.accumulator.pending.append(rows)
     world.run_until(delivery.done)
     assert [(one.base_offset, one.records) for one in delivery.ranges] == [(0, 2)]
-    with pytest.raises(KafkaError, match="not this one"):
+    with pytest.raises(error, match=why):
         delivery.result()

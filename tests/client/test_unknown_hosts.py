@@ -89,40 +89,32 @@ def test_a_port_that_there_is_not_is_not_taken_for_another(
         server.accept()
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-def test_a_port_that_there_is_not_ends_no_task_of_an_asyncio_client(
-    host: str, server: socket.socket, connection_config: ConnectionConfig
-) -> None:
+def ask_in_vain(config: ConnectionConfig, node: Node, why: str) -> None:
+    """Ask a node that cannot be reached, from a loop in which nothing else goes wrong."""
     unheard: list[Any] = []
 
     async def main() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: unheard.append(context))
         runtime = real_runtime(io_threads=1)
-        client = AsyncClient(connection_config, runtime)
-        client.core.learn_node(advertised(server, host))
-        with pytest.raises(NetworkError, match="there is no port"):
+        client = AsyncClient(config, runtime)
+        client.core.learn_node(node)
+        with pytest.raises(NetworkError, match=why):
             await client.request(7, ListGroupsRequest())
         await client.close()
         await runtime.close()
 
     asyncio.run(main())
     assert unheard == []
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_a_port_that_there_is_not_ends_no_task_of_an_asyncio_client(
+    host: str, server: socket.socket, connection_config: ConnectionConfig
+) -> None:
+    ask_in_vain(connection_config, advertised(server, host), "there is no port")
     with pytest.raises(BlockingIOError):
         server.accept()
 
 
 def test_a_host_with_a_zero_byte_ends_no_task_of_an_asyncio_client(connection_config: ConnectionConfig) -> None:
-    unheard: list[Any] = []
-
-    async def main() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda loop, context: unheard.append(context))
-        runtime = real_runtime(io_threads=1)
-        client = AsyncClient(connection_config, runtime)
-        client.core.learn_node(Node(7, "a\0b", 9092))
-        with pytest.raises(NetworkError, match="cannot be reached"):
-            await client.request(7, ListGroupsRequest())
-        await client.close()
-        await runtime.close()
-
-    asyncio.run(main())
-    assert unheard == []
+    ask_in_vain(connection_config, Node(7, "a\0b", 9092), "cannot be reached")

@@ -375,7 +375,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         # The change of role waits for what is queued.
         hidden_by=((Partition, "_change_role", _change_role_at_once),),
         course=QUEUED_AT_LEADERS,
-        seeds=0,  # the command finds it with 40; under pytest it did not end within 50 s, it is not known why
+        seeds=0,  # tests have the owners of logs checked, which hides it; the command does not, and finds it
     ),
     Mutation(
         "a late answer is applied",

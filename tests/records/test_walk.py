@@ -21,6 +21,7 @@ from headrace.records import (
     compress,
     decompress,
     read_records,
+    uniform,
     walk,
 )
 from headrace.records.batch import HEADER_BYTES, Buffer, seal
@@ -282,6 +283,48 @@ def test_the_quick_ways_find_what_looking_at_each_record_finds(seed: int) -> Non
         if rng.random() < 0.2:
             del changed[rng.randrange(len(changed)) :]
         assert outcome(bytes(changed)) == outcome(memoryview(changed))
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_records_are_looked_at_where_they_lie_as_in_a_copy(seed: int) -> None:
+    """In the middle of a buffer, with records behind the batch that would go on as it ends; and with bytes changed."""
+    rng = random.Random(seed)
+    size, count = rng.choice((0, 10, 100, 300)), rng.choice((20, 100, 9_000))
+    key = rng.choice((None, b"key"))
+    rows = [(NOW_MS + place * rng.choice((0, 1)), key, bytes(size), ()) for place in range(count + 20)]
+    longer = bytes(Batch(build_batch(rows)).payload)
+    whole = rebuilt(Batch(build_batch(rows[:count])), bytes(Batch(build_batch(rows[:count])).payload), Codec.NONE)
+    before = rng.randbytes(rng.randrange(100))
+    rules = RecordRules(NOW_MS, NOW_MS + rng.choice((2, 95, 20_000)), rng.random() < 0.3)
+
+    def outcome(batch: Batch) -> object:
+        try:
+            found = walk_records(batch, rules)
+        except MalformedRecordError as error:
+            return str(error)
+        return found.left, found.greatest, found.refused, found.refused_count, found.is_late, found.is_misnumbered
+
+    for changes in (0, 0, 1, 1, 1, 2):
+        changed = bytearray(whole.buffer)
+        for _ in range(changes):
+            place = rng.randrange(HEADER_BYTES, len(changed))
+            changed[place] = rng.choice((0, 1, 2, 0x7F, 0x80, 0xFF, rng.randrange(256)))
+        if rng.random() < 0.3:
+            del changed[rng.randrange(HEADER_BYTES, len(changed)) :]
+        behind = longer[len(changed) - HEADER_BYTES :] + rng.randbytes(20)
+        lying = memoryview(bytearray(before + changed + behind))[len(before) :][: len(changed)]
+        assert uniform.bytes_behind(lying[HEADER_BYTES:]) is not None or len(changed) == HEADER_BYTES
+        assert outcome(Batch(lying)) == outcome(Batch(bytes(changed)))
+
+
+def test_where_a_view_lies_is_told_of_plain_bytes_that_can_be_written_only() -> None:
+    base = bytearray(range(200))
+    assert uniform.bytes_behind(memoryview(base)[50:][20:30]) == (base, 70)
+    assert uniform.bytes_behind(memoryview(base)[::2]) is None
+    assert uniform.bytes_behind(memoryview(base).toreadonly()) is None
+    assert uniform.bytes_behind(memoryview(base)[:0]) is None
+    assert uniform.bytes_behind(memoryview(bytes(base))) is None
+    base.clear()  # nothing holds it
 
 
 def record_at(payload: bytes, rng: random.Random) -> int:

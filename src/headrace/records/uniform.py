@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from ctypes import addressof, c_char
 from typing import NamedTuple
 
 from headrace.records.batch import Buffer
 from headrace.records.kernels_plain import MIN_BODY_BYTES, MalformedFieldError, read_varint, read_varlong
 
+_at_address = c_char.from_buffer
 _ALL_BYTES = bytes(range(0x100))
 # How the numbers from 0 on are written as zigzag varints, byte by byte, of one byte and of two; and how those of more
 # bytes begin, until it begins anew.
@@ -25,19 +27,28 @@ WIDER_AT = (1 << 6, 1 << 13, 1 << 20)
 _MORE_BYTES_MAX = 4
 
 
-def largest_number(columns: list[bytes]) -> int | None:
-    """The largest of numbers, as they are written, that lie byte by byte in these columns; None where those with the
-    largest last bytes are not neighbours, as those of timestamps mostly are."""
+def bytes_in(column: bytes) -> bytes:
+    """Which bytes are in a column, each once, the smallest first."""
+    first = column[:1]
+    if column == first * len(column):
+        return first
+    return _ALL_BYTES.translate(None, _ALL_BYTES.translate(None, column))
+
+
+def largest_number(columns: list[bytes], found: list[bytes]) -> int | None:
+    """The largest of numbers, as they are written, that lie byte by byte in these columns, of each of which is given
+    which bytes it has; None where those with the largest last bytes are not neighbours, as those of timestamps mostly
+    are."""
     number = 0
     for place in range(len(columns) - 1, -1, -1):
-        column = columns[place]
-        largest = _ALL_BYTES.translate(None, _ALL_BYTES.translate(None, column))[-1:]  # of those that are not missing
+        column, largest = columns[place], found[place][-1:]
         number = number << 7 | largest[0] & 0x7F
-        if place:
+        if place and len(found[place]) > 1:
             begin, end = column.index(largest), column.rindex(largest) + 1
             if column[begin:end] != largest * (end - begin):
                 return None
             columns = [part[begin:end] for part in columns[:place]]
+            found = [bytes_in(part) for part in columns]
     return number
 
 
@@ -76,10 +87,10 @@ class RecordShape(NamedTuple):
     has_key: bool
 
 
-def shape_at(raw: Buffer, at: int, index: int) -> RecordShape | None:
-    """Of the record at a position, which has that place in its batch. None when it is not whole, has headers, or
-    another offset than its place, or writes that in many bytes."""
-    start, end = at, len(raw)
+def shape_at(raw: Buffer, at: int, end: int, index: int) -> RecordShape | None:
+    """Of the record at a position of bytes that end at another, which has that place in its batch. None when it is not
+    whole, has headers, or another offset than its place, or writes that in many bytes."""
+    start = at
     try:
         size, at = _number_at(raw, at, end)
         stop = at + size
@@ -124,6 +135,15 @@ def _number_at(raw: Buffer, at: int, end: int) -> tuple[int, int]:
         byte = byte & 0x7F | second << 7
         return byte >> 1 ^ -(byte & 1), at + 2
     return read_varint(raw, at, end)
+
+
+def bytes_behind(view: memoryview) -> tuple[bytearray, int] | None:
+    """The bytes that a view is a part of, and where in them it begins, or None where nobody can say: slices of them
+    with a step are made many times as fast as of the view."""
+    base = view.obj
+    if type(base) is not bytearray or view.readonly or not view.c_contiguous or not view:
+        return None
+    return base, addressof(_at_address(view)) - addressof(_at_address(base))
 
 
 def is_like_the_first(records: Buffer, count: int) -> bool:

@@ -20,7 +20,7 @@ from headrace.records.batch import Batch, BatchHeader, Buffer, to_int64
 from headrace.records.compression import DEFAULT_LIMIT_BYTES, PIECE_BYTES, decompress_pieces
 from headrace.records.errors import MalformedRecordError, ManyDifferentError
 from headrace.records.kernels_plain import MIN_BODY_BYTES, MalformedFieldError, read_varint, read_varlong, skip_headers
-from headrace.records.uniform import WIDER_AT, largest_number, numbered, shape_at
+from headrace.records.uniform import WIDER_AT, bytes_behind, bytes_in, largest_number, numbered, shape_at
 from headrace.records.varied import pass_varied
 
 INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
@@ -40,7 +40,6 @@ _VARIED_MAX = 1024
 # Records of this size and more are so few that a copy of them would cost more than slow indexing.
 _COPIED_BELOW_BYTES = 4096
 _ZIGZAG = tuple(number >> 1 ^ -(number & 1) for number in range(0x80))
-_HIGH_BYTES = bytes(range(0x80, 0x100))
 _EVEN_BYTES = bytes(range(0, 0x100, 2))
 _NUMBER_BYTES_MAX = 10
 _UINT64_MAX = (1 << 64) - 1
@@ -116,8 +115,7 @@ class Walk:
         """
         if type(raw) is not bytes:
             # Slow to be indexed, and few.
-            while self.left >= _RUN_MIN and (run := self._pass_run(raw, at)):
-                at = run
+            at = self.pass_runs(raw, at, len(raw))
             return self._pass_each(raw, at, self.left)
         alone = 0
         was_quick = True
@@ -129,7 +127,7 @@ class Walk:
                 at = self._pass_each(raw, at, alone)
                 if at == before:
                     break
-            run = self._pass_run(raw, at) if self.left >= _RUN_MIN else 0
+            run = self._pass_run(raw, at, len(raw)) if self.left >= _RUN_MIN else 0
             if run:
                 at, alone, was_quick, self._pause = run, 0, True, _AFTER_NO_RUN
                 continue
@@ -142,6 +140,12 @@ class Walk:
             if alone > 1:
                 self._pause = min(2 * self._pause, _AFTER_NO_RUN_MAX)
             was_quick = is_quick
+        return at
+
+    def pass_runs(self, raw: Buffer, at: int, end: int) -> int:
+        """Pass records as long as many of one size follow each other; the position behind them."""
+        while self.left >= _RUN_MIN and (run := self._pass_run(raw, at, end)):
+            at = run
         return at
 
     def _pass_varied(self, raw: bytes, at: int) -> tuple[int, int]:
@@ -285,10 +289,10 @@ class Walk:
     def wrong(self, what: str) -> MalformedRecordError:
         return MalformedRecordError(f"record {self.index} of the batch's {self._count} cannot be read: {what}")
 
-    def _pass_run(self, raw: Buffer, at: int) -> int:
+    def _pass_run(self, raw: Buffer, at: int, end: int) -> int:
         """Pass records that are shaped like the one at a position, which is whole; 0 if they are too few to bother."""
         index = self.index
-        shape = shape_at(raw, at, index)
+        shape = shape_at(raw, at, end, index)
         if shape is None:
             return 0
         stride, fixed, stamp_at, stamp_width, number_at, number_width, has_key = shape
@@ -296,7 +300,7 @@ class Walk:
             return 0
         wider = WIDER_AT[number_width - 1]
         run_max, self._run_max = self._run_max, _RUN_AFTER_FAILURE
-        count = compared = min(self.left, (len(raw) - at) // stride, wider - index, run_max)
+        count = compared = min(self.left, (end - at) // stride, wider - index, run_max)
         # How many have the same first byte of their length: the others are of another size.
         head = bytes(raw[at : at + count * stride : stride])
         if head != head[:1] * count:
@@ -319,11 +323,12 @@ class Walk:
     def _take_stamps(self, raw: Buffer, at: int, end: int, stride: int, width: int) -> bool:
         """Note the timestamps of a run; False if any breaks a rule."""
         parts = [bytes(raw[at + place : end : stride]) for place in range(width)]
-        if not parts[-1].isascii() or any(part.translate(None, _HIGH_BYTES) for part in parts[:-1]):
+        found = [bytes_in(part) for part in parts]
+        if found[-1][-1] >= 0x80 or any(some[0] < 0x80 for some in found[:-1]):
             return False  # some take another number of bytes
-        if self._base >= self._low and not parts[0].translate(None, _EVEN_BYTES):
+        if self._base >= self._low and not found[0].translate(None, _EVEN_BYTES):
             # None is earlier than the batch's: the latest tells of all.
-            number = largest_number(parts)
+            number = largest_number(parts, found)
             if number is not None and self._base + (number >> 1) <= min(self._high, INT64_MAX):
                 self.greatest = max(self.greatest, self._base + (number >> 1))
                 return True
@@ -431,9 +436,10 @@ def walk_records(
     walk = Walk(header, rules, one_by_one_max)
     payload = batch.payload
     if header.codec_id == 0:
-        is_copied = walk.left * _COPIED_BELOW_BYTES > len(payload) and walk.left > 1
+        at = _pass_runs_in_place(walk, payload)
+        is_copied = walk.left * _COPIED_BELOW_BYTES > len(payload) - at and walk.left > 1
         data: Buffer = bytes(payload) if is_copied else payload
-        end = walk.feed(data, 0)
+        end = walk.feed(data, at)
         if walk.left:
             raise walk.wrong("the batch ends before it does")
         _check_end(walk, len(data) - end)
@@ -452,6 +458,15 @@ def walk_records(
         left = len(pieces.data)
     _check_end(walk, left)
     return walk
+
+
+def _pass_runs_in_place(walk: Walk, payload: Buffer) -> int:
+    """Pass the first records as long as they are many of one size, without a copy of them; where the others begin."""
+    behind = bytes_behind(payload) if type(payload) is memoryview and walk.left >= _RUN_MIN else None
+    if behind is None:
+        return 0
+    raw, at = behind
+    return walk.pass_runs(raw, at, at + len(payload)) - at
 
 
 def _check_end(walk: Walk, bytes_left: int) -> None:

@@ -116,6 +116,15 @@ def run_shared(main: Main, timeout_s: float = 6.0) -> None:
         asyncio.run(run(directory))
 
 
+def run_simulated_directory(main: Main, timeout_s: float = 6.0) -> None:
+    """The same on a simulated disk and clock, for what is about time."""
+    simulation = Simulation(7)
+    runtime = simulation.host().runtime
+    home = NodesHome(runtime, lambda: DirectorySession(runtime, "/store", timeout_s=timeout_s), timeout_s)
+    simulation.run(main(home))
+    simulation.check()
+
+
 _chroots = itertools.count()
 
 

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 
 import pytest
 from tests.waiting import becomes
 
+from headrace.cluster.store import SessionLostError, Store, StoreUnavailableError
 from headrace.cluster.store.directory_session import DirectorySession
 from headrace.cluster.store.kazoo_session import KazooSession
 from headrace.cluster.store.model import Faults
 from headrace.cluster.store.session import NodeMissingError, SessionState
 
-from .store_homes import Home, NodesHome, run_model, run_shared, run_zookeeper, zookeeper
+from .store_homes import (
+    Home,
+    NodesHome,
+    member,
+    run_model,
+    run_shared,
+    run_simulated_directory,
+    run_zookeeper,
+    zookeeper,
+)
 from .test_store import opened
 
 
@@ -33,9 +44,8 @@ def test_a_session_of_the_model_is_sure_while_it_lasts() -> None:
     run_model(_stays_sure)
 
 
-@pytest.mark.slow
 def test_a_session_in_a_directory_is_sure_while_it_lasts() -> None:
-    run_shared(_stays_sure, timeout_s=2.0)
+    run_simulated_directory(_stays_sure)
 
 
 def test_a_defect_does_not_end_the_looks_of_a_session_in_a_directory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,23 +109,51 @@ def test_no_session_is_over_before_what_is_sure(seed: int) -> None:
     run_model(main, seed, Faults())
 
 
+def test_zookeeper_is_asked_so_often_that_two_lost_answers_leave_it_sure(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main(home: Home) -> None:
+        assert isinstance(home, NodesHome)
+        clock, asked_at, timeout_s = home.runtime.clock, list[float](), 6.0
+
+        async def sync(session: KazooSession) -> None:
+            asked_at.append(clock.monotonic())
+            session._heard_at = asked_at[-1]
+
+        monkeypatch.setattr(KazooSession, "sync", sync)
+        session = KazooSession(home.runtime, "nowhere:2181", timeout_s=timeout_s)
+        beating = asyncio.ensure_future(session._beat())
+        await becomes(lambda: len(asked_at) == 10, "ten questions")
+        beating.cancel()
+        sure_s = session.sure_until - asked_at[-1]
+        assert max(later - earlier for earlier, later in itertools.pairwise(asked_at)) < sure_s / 3
+
+    run_model(main)
+
+
+async def _register_whenever_lost(store: Store) -> None:
+    """As a broker does: a session that is over by the time the server is back stays so."""
+    while True:
+        with contextlib.suppress(SessionLostError, StoreUnavailableError):
+            await store.register(member(1))
+            await store.lost()
+
+
 @pytest.mark.slow
 def test_a_session_with_a_real_zookeeper_is_sure_for_as_long_as_that_answers() -> None:
+    async def main(home: Home) -> None:
+        assert isinstance(home, NodesHome)
+        clock = home.runtime.clock
+        async with opened(home) as store:
+            registering = asyncio.ensure_future(_register_whenever_lost(store))
+            # Nothing more is asked of the store, and it is heard of all the same.
+            first = store.sure_until
+            await becomes(lambda: store.sure_until > first + 3.0, "a later time until which it is sure")
+            # As long as the server gives, which is not what was asked for: ten seconds are twenty of its ticks.
+            assert store.sure_until < clock.monotonic() + 5.0
+            process.kill()
+            await becomes(lambda: store.sure_until < clock.monotonic(), "the end of what is sure")
+            await home.runtime.offload(process.start)
+            await becomes(lambda: store.sure_until > clock.monotonic(), "to be sure again")
+            registering.cancel()
+
     with zookeeper() as process:
-        run_zookeeper(_stays_sure, process, timeout_s=2.0)
-
-        async def main(home: Home) -> None:
-            assert isinstance(home, NodesHome)
-            clock = home.runtime.clock
-            async with opened(home) as store:
-                await asyncio.sleep(3.0)
-                # As long as the server gives, which is not what was asked for: ten seconds are twenty of its ticks.
-                assert clock.monotonic() < store.sure_until < clock.monotonic() + 5.0
-                process.kill()
-                await asyncio.sleep(6.0)
-                assert store.sure_until < clock.monotonic()
-                process.start()
-                while store.sure_until < clock.monotonic():
-                    await asyncio.sleep(0.1)
-
         run_zookeeper(main, process, timeout_s=60.0)

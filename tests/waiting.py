@@ -25,11 +25,13 @@ def eventually(look: Callable[[], T], what: str = "the state", timeout_s: float 
     return seen
 
 
-async def becomes(look: Callable[[], T], what: str = "the state", timeout_s: float = DEADLINE_S) -> T:
-    """The same on a loop, by the clock of the loop."""
+async def becomes(
+    look: Callable[[], T], what: str = "the state", timeout_s: float = DEADLINE_S, every_s: float = _LOOK_S
+) -> T:
+    """The same on a loop, by the clock of the loop; in every turn of the loop where nothing lies between looks."""
     clock = asyncio.get_running_loop().time
     deadline = clock() + timeout_s
     while not (seen := look()):
         assert clock() < deadline, f"{what} did not come within {timeout_s:.0f} s; last seen: {seen!r}"
-        await asyncio.sleep(_LOOK_S)
+        await asyncio.sleep(every_s)
     return seen

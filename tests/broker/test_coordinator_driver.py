@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
+from tests.waiting import becomes
 
 from headrace.broker import coordinator_driver
 from headrace.broker.refusals import tells
@@ -178,7 +179,7 @@ def test_a_marker_whose_append_fails_is_written_again(error: Exception, where: t
         await machine.commit_in_transaction("tid", who, "g", {0: 7})
         machine.partitions[where].trouble = raises_once(error)
         assert (await machine.end("tid", who, True)).error_code == ErrorCode.NONE
-        await until(lambda: machine.transactions.coordinator.snapshots(0)["tid"].state.is_complete)
+        await becomes(lambda: machine.transactions.coordinator.snapshots(0)["tid"].state.is_complete)
         assert await machine.fetch("g") == {0: 7}
         assert await machine.started("tid")
 
@@ -197,7 +198,7 @@ def test_a_marker_whose_append_fails_later_is_written_again(how: str) -> None:
         machine.offsets_log.holds = False
         (marker,) = machine.offsets_log.under_way
         marker.cancel() if how == "is cancelled" else marker.fail(UnexpectedError())
-        await until(lambda: machine.transactions.coordinator.snapshots(0)["tid"].state.is_complete)
+        await becomes(lambda: machine.transactions.coordinator.snapshots(0)["tid"].state.is_complete)
         assert await machine.fetch("g") == {0: 7}
 
     on_a_machine(test)
@@ -263,7 +264,7 @@ def test_a_timer_that_fails_comes_again(monkeypatch: pytest.MonkeyPatch) -> None
         coordinator.on_timer = broken  # type: ignore[method-assign]
         (timer,) = machine.groups._timers
         machine.groups._on_timer(timer)
-        await until(lambda: len(calls) == 2)
+        await becomes(lambda: len(calls) == 2)
         assert calls == [timer, timer]
         assert timer in machine.groups._timers, "the next pass is planned"
 
@@ -289,7 +290,7 @@ def test_a_partition_that_cannot_be_loaded_is_tried_again(monkeypatch: pytest.Mo
         monkeypatch.setattr(coordinator_driver, "stored_records", records)
         machine.offsets_log.lead(1)
         machine.groups.lead(0, 1)
-        await until(lambda: machine.groups.coordinator.is_loaded(0))
+        await becomes(lambda: machine.groups.coordinator.is_loaded(0))
         assert len(tries) == 2
         assert await machine.fetch("g") == {0: 1, 1: 2}
 
@@ -303,7 +304,7 @@ def test_a_transaction_ends_also_when_the_offsets_topic_was_deleted() -> None:
         del machine.partitions[CONSUMER_OFFSETS, 0]
         machine.groups.resign(0)
         assert (await machine.end("tid", who, True)).error_code == ErrorCode.NONE
-        await until(lambda: machine.transactions.coordinator.snapshots(0)["tid"].state.is_complete)
+        await becomes(lambda: machine.transactions.coordinator.snapshots(0)["tid"].state.is_complete)
 
     on_a_machine(test)
 
@@ -420,16 +421,10 @@ def test_a_transaction_that_would_be_too_large_to_be_ended_is_refused_while_it_g
                 again = InitProducerIdRequest(transactional_id="tid", transaction_timeout_ms=60_000)
                 answer = await machine.ask_transactions("init_producer_id", again, 4)
                 assert answer.error_code == ErrorCode.CONCURRENT_TRANSACTIONS
-                await until(lambda: machine.transactions.coordinator.snapshots(0)["tid"].state.is_complete)
+                await becomes(lambda: machine.transactions.coordinator.snapshots(0)["tid"].state.is_complete)
         assert counts == set(range(9)), "every size was at its limit once"
 
     on_a_machine(test)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():
-            await asyncio.sleep(0.0005)
 
 
 # --- producer ids

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.waiting import becomes
 
 from headrace.broker.broker import Broker
 from headrace.broker.leadership import Leadership
@@ -44,9 +45,7 @@ def on_a_machine(test: Callable[[Machine], Awaitable[Any]], *, version: int = 0)
 
 
 async def until_loaded(machine: Machine, topic: str = CONSUMER_OFFSETS) -> None:
-    async with asyncio.timeout(30):
-        while not machine.service(topic).coordinator.is_loaded(0):
-            await asyncio.sleep(0)
+    await becomes(lambda: machine.service(topic).coordinator.is_loaded(0), every_s=0)
 
 
 def resign(machine: Machine, topic: str = CONSUMER_OFFSETS, *, kept: int | None = None) -> None:
@@ -453,9 +452,7 @@ def test_an_append_that_waits_for_its_turn_is_refused_when_its_epoch_is_over_by_
             partition.lead(Leadership(leader_id, epochs[0], began_in.replicas, began_in.isr, epochs[1]))
         may_end.set()
         await exchange
-        async with asyncio.timeout(10):
-            while len(ended) < 2:
-                await asyncio.sleep(0)
+        await becomes(lambda: len(ended) >= 2, every_s=0)
         assert ended == {
             began_in.leader_epoch: ErrorCode.NOT_LEADER_OR_FOLLOWER,
             began_in.leader_epoch + 2: ErrorCode.NONE,
@@ -479,8 +476,7 @@ def test_what_an_earlier_epoch_asked_for_and_comes_to_the_log_late_is_read(tmp_p
         await inside.metadata.ensure_internal(CONSUMER_OFFSETS)
         await inside.metadata.create(CreatableTopic(name=TOPIC, num_partitions=1, replication_factor=1))
         partition, groups = inside.partition(CONSUMER_OFFSETS, 0), inside.groups
-        while not groups.coordinator.is_loaded(0):
-            await asyncio.sleep(0)
+        await becomes(lambda: groups.coordinator.is_loaded(0), every_s=0)
         may_go_on = threading.Event()
         blocked = asyncio.ensure_future(partition.turns.change_log(lambda log: may_go_on.wait(10)))
         await turns()
@@ -493,8 +489,7 @@ def test_what_an_earlier_epoch_asked_for_and_comes_to_the_log_late_is_read(tmp_p
         assert not groups.coordinator.is_loaded(0)
         may_go_on.set()
         await blocked
-        while not groups.coordinator.is_loaded(0):
-            await asyncio.sleep(0)
+        await becomes(lambda: groups.coordinator.is_loaded(0), every_s=0)
         request = OffsetFetchRequest(group_id="g", topics=None)
         found = await answer(groups.call(groups.coordinator.offset_fetch, context(5), request))
         assert [one.committed_offset for topic in found.topics for one in topic.partitions] == [5]

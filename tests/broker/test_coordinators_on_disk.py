@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import becomes
 
 from headrace.broker.broker import Broker
 from headrace.broker.dispatch import settled
@@ -104,8 +105,7 @@ async def story(inside: Broker) -> None:
     for name in (CONSUMER_OFFSETS, TRANSACTION_STATE):
         await inside.metadata.ensure_internal(name)
     await inside.metadata.create(CreatableTopic(name="t", num_partitions=PARTITIONS, replication_factor=1))
-    while not inside.groups.coordinator.is_loaded(0):
-        await asyncio.sleep(0)
+    await becomes(lambda: inside.groups.coordinator.is_loaded(0), every_s=0)
     actors = [Actor(inside, number) for number in range(PRODUCERS)]
     syncing = asyncio.ensure_future(keep_syncing(inside))
     await asyncio.gather(*(actor.run() for actor in actors))
@@ -118,8 +118,7 @@ async def story(inside: Broker) -> None:
         assert not group.offsets.in_flight
     inside.groups.resign(0)
     inside.groups.lead(0, inside.partition(CONSUMER_OFFSETS, 0).leader_epoch)
-    while not inside.groups.coordinator.is_loaded(0):
-        await asyncio.sleep(0)
+    await becomes(lambda: inside.groups.coordinator.is_loaded(0), every_s=0)
     for actor in actors:
         assert await actor.fetch() == actor.expected, "a reload gives another state"
 

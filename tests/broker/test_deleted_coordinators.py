@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.waiting import becomes
 
 from headrace.broker.broker import Broker
 from headrace.cluster.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
@@ -37,8 +38,7 @@ CONTEXT: Any = SimpleNamespace(client_id="c", client_host="h", api_version=8)
 
 
 async def committed(broker: Broker) -> int:
-    while not broker.groups.coordinator.is_loaded(0):
-        await asyncio.sleep(0.01)
+    await becomes(lambda: broker.groups.coordinator.is_loaded(0))
     wanted = OffsetFetchRequestGroup(group_id="g", topics=[OffsetFetchRequestTopics(name="t", partition_indexes=[0])])
     request = OffsetFetchRequest(groups=[wanted])
     answer = await given(broker.groups.call(broker.groups.coordinator.offset_fetch, CONTEXT, request))

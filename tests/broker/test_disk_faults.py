@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from tests.waiting import becomes
 
 from headrace.errors import ErrorCode, HeadraceError
 from headrace.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
@@ -304,8 +305,7 @@ def test_a_partition_that_has_moved_off_a_failing_disk_is_served() -> None:
         there = TWO if here == ONE else ONE
         world.broker.host.disk.inject(DiskFault("rename", errno.EIO, under=f"{here}/t-0", times=None))
         await broker.replicas.move("t", 0, there)
-        while world.place_of("t", 0) != there:
-            await asyncio.sleep(0.1)
+        await becomes(lambda: world.place_of("t", 0) == there)
         assert broker.directories.online_paths == [there]
         assert await world.write("t", 0, b"second") == 0
         assert (await world.leaders("t"))[0] == (0, broker.node_id, [])

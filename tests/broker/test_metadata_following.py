@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.cluster.test_image import state
+from tests.waiting import becomes
 
 from headrace.broker.controller_service import ControllerService
 from headrace.broker.metadata_follower import MetadataFollower
@@ -190,8 +191,7 @@ def test_how_an_append_of_an_earlier_epoch_ends_is_nothing_to_the_next_one() -> 
     async def main(world: World) -> None:
         world.store.may_append.clear()
         creating = asyncio.ensure_future(world.create("early"))
-        while not world.store.appends:
-            await asyncio.sleep(0)
+        await becomes(lambda: world.store.appends, every_s=0)
         world.service.resign("its session is over")
         world.store.failure = OutcomeUnknownError("the session is over")
         epoch = await world.store.elect(StoreMember(1, bytes(16)))

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.log.crashes import stored
 from tests.log.making import batch
+from tests.waiting import becomes
 
 from headrace.broker.broker import Broker
 from headrace.cluster.decision import Decision
@@ -484,8 +485,7 @@ def test_a_config_that_changes_while_a_log_moves_counts() -> None:
         keep = ConfigRecord(resource_type=ResourceType.TOPIC, resource_name="t", name="retention.ms", value="-1")
         await broker.metadata.change(lambda image: Decision(None, [keep]))
         assert broker.directories.moves
-        while broker.directories.moves:
-            await asyncio.sleep(0.01)
+        await becomes(lambda: not broker.directories.moves)
         assert broker.directories.directory_of(partition.log) == other
         assert partition.log.config.retention_ms == -1
         assert partition.log.leader_epoch == partition.leader_epoch

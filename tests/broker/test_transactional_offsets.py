@@ -111,8 +111,9 @@ def test_offsets_that_come_late_do_not_begin_a_transaction_that_nobody_ends(
         for name in (CONSUMER_OFFSETS, TRANSACTION_STATE):
             await inside.metadata.ensure_internal(name)
         await inside.metadata.create(CreatableTopic(name="t", num_partitions=2, replication_factor=1))
-        while not (inside.groups.coordinator.is_loaded(0) and inside.transactions.coordinator.is_loaded(0)):
-            await asyncio.sleep(0)
+        await becomes(
+            lambda: inside.groups.coordinator.is_loaded(0) and inside.transactions.coordinator.is_loaded(0), every_s=0
+        )
         transactions = inside.transactions
 
         def ask(method: Callable[..., Any], request: object, version: int) -> asyncio.Future[Any]:
@@ -184,8 +185,7 @@ def test_tombstones_fit_also_when_the_topic_compresses(tmp_path: Path, failures:
         for name in names:
             await inside.metadata.create(CreatableTopic(name=name, num_partitions=1, replication_factor=1))
         groups, partition = inside.groups, inside.partition(CONSUMER_OFFSETS, 0)
-        while not groups.coordinator.is_loaded(0):
-            await asyncio.sleep(0)
+        await becomes(lambda: groups.coordinator.is_loaded(0), every_s=0)
         config = LogConfig.of({"compression.type": codec})
         for bytes_max in range(300, 700, 13):
             partition.log.config = dataclasses.replace(config, max_message_bytes=bytes_max)

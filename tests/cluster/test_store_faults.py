@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
+from tests.waiting import becomes
 
 from headrace.cluster.image import Image
 from headrace.cluster.store import (
@@ -297,8 +298,7 @@ def test_an_append_that_zookeeper_took_along_is_of_unknown_outcome() -> None:
             epoch = await won(store)
             model.faults = Faults(delay_s_max=0.02, loss_after=1.0)
             appending = asyncio.ensure_future(store.append_if_epoch(epoch, topic(1)))
-            while store.connected_since is not None:
-                await asyncio.sleep(0.001)
+            await becomes(lambda: store.connected_since is None, every_s=0.001)
             model.go_away()
             with pytest.raises(OutcomeUnknownError):
                 await appending

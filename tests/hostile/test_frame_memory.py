@@ -232,9 +232,7 @@ def test_who_waits_goes_on_though_the_one_before_it_has_room_again() -> None:
         done.leave()
         other.resume()
         assert other.is_reading
-        async with asyncio.timeout(60):
-            while not first.is_reading:
-                await asyncio.sleep(0)
+        await becomes(lambda: first.is_reading, every_s=0)
         assert not second.is_reading
 
     on_a_loop(test)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.log.making import NOW_MS, PARTITION, batch, make_host, marker, open_log
+from tests.waiting import becomes
 
 from headrace.broker.leadership import Leadership
 from headrace.broker.partition import Partition
@@ -429,8 +430,7 @@ def test_a_late_batch_behind_its_transactions_end_is_refused() -> None:
         first = batch(b"v", producer=(7, 0, 0), transactional=True)
         partition.append(first, verification=log.start_verification(7, 0, 0))
         syncing = asyncio.ensure_future(partition.turns.sync())
-        while not partition.writer.busy:
-            await asyncio.sleep(0)
+        await becomes(lambda: partition.writer.busy, every_s=0)
         ending = partition.append(marker(7, commit=False), origin=Origin.COORDINATOR)
         assert log.start_verification(7, 1, 0) is None  # its transaction is open still
         late = partition.append(batch(b"late", producer=(7, 0, 1), transactional=True))
@@ -463,8 +463,7 @@ def test_what_waits_for_the_disk_is_refused_when_a_new_leader_epoch_has_begun() 
         partition = served(simulation, log)
         partition.append(batch(b"v"))
         syncing = asyncio.ensure_future(partition.turns.sync())
-        while not partition.writer.busy:
-            await asyncio.sleep(0)
+        await becomes(lambda: partition.writer.busy, every_s=0)
         earlier = partition.append(batch(b"v"))
         partition.lead(Leadership(1, 5, [1], [1]))
         later = partition.append(batch(b"v"))

@@ -6,6 +6,7 @@ import asyncio
 import threading
 
 import pytest
+from tests.waiting import becomes
 
 from headrace.runtime import BUSY, DirectoryWriter, DiskError, OverloadedError, real_runtime
 from headrace.runtime.simulated import DiskFault, run_simulation
@@ -96,9 +97,7 @@ def test_the_writer_becomes_idle_again(world):
         file = world.runtime.disk.open(f"{world.root}/a", create=True)
         await writer.sync([file])
         await writer.submit(file.append, [b"x"])
-        async with asyncio.timeout(60):
-            while writer.busy:
-                await asyncio.sleep(0)
+        await becomes(lambda: not writer.busy, every_s=0)
         assert writer.try_inline(file.append, [b"y"]) == 1
         await writer.close()
         file.close()

@@ -9,6 +9,7 @@ import pytest
 from tests.broker import raw
 from tests.broker.replication.trio import NODES, TOPIC, Trio, simulated
 from tests.broker.sim import METADATA_VERSION
+from tests.waiting import becomes
 
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.metadata import MetadataRequest
@@ -33,12 +34,6 @@ def cut(trio: Trio) -> None:
     trio.simulation.network.partition(["b1"], ["b2", "b3"])
 
 
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(30):
-        while not condition():
-            await asyncio.sleep(0.01)
-
-
 def test_they_are_written_while_earlier_ones_wait_and_answered_in_order() -> None:
     async def test(trio: Trio) -> None:
         await trio.create_topic(partitions=13)
@@ -55,7 +50,7 @@ def test_they_are_written_while_earlier_ones_wait_and_answered_in_order() -> Non
         sent.append((quick, VERSION, client.send(quick, VERSION)))
         behind = MetadataRequest(topics=[])
         sent.append((behind, METADATA_VERSION, client.send(behind, METADATA_VERSION)))
-        await until(lambda: all(trio.partition(1, index).log.end_offset == 1 for index in range(13)))
+        await becomes(lambda: all(trio.partition(1, index).log.end_offset == 1 for index in range(13)))
         await asyncio.sleep(0.5)
         assert not client._frames, "something was answered before the first"
         trio.simulation.network.heal()
@@ -81,7 +76,7 @@ def test_of_one_partition_only_one_is_unanswered() -> None:
             request = batch_for(partition, value)
             sent.append((request, client.send(request, VERSION)))
         ends = [trio.partition(1, index).log for index in (0, 1)]
-        await until(lambda: [log.end_offset for log in ends] == [1, 1])
+        await becomes(lambda: [log.end_offset for log in ends] == [1, 1])
         await asyncio.sleep(0.5)
         assert [log.end_offset for log in ends] == [1, 1]
         trio.simulation.network.heal()
@@ -104,7 +99,7 @@ def test_no_more_wait_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) ->
         def written() -> int:
             return sum(trio.partition(1, index).log.end_offset for index in range(10))
 
-        await until(lambda: written() >= 4)
+        await becomes(lambda: written() >= 4)
         await asyncio.sleep(0.5)
         assert written() == 4
         trio.simulation.network.heal()
@@ -144,7 +139,7 @@ def test_those_that_wait_are_given_up_with_their_connection_or_their_leader(is_l
         client = await trio.client(1)
         cut(trio)
         sent = send_to_each(client, 5)
-        await until(lambda: all(trio.partition(1, index).log.end_offset == 1 for index in range(5)))
+        await becomes(lambda: all(trio.partition(1, index).log.end_offset == 1 for index in range(5)))
         if is_leader_gone:
             await trio.fence(1)
             for request, number in sent:

@@ -23,6 +23,7 @@ from tests.broker.replication.partition_worlds import (
     simulated,
 )
 from tests.log.making import PARTITION, open_log
+from tests.waiting import becomes
 
 from headrace.broker.broker import Broker
 from headrace.broker.dispatch import RequestContext
@@ -145,8 +146,7 @@ def test_a_queued_append_of_an_old_epoch_does_not_land() -> None:
             await queued
         await syncing
         assert partition.log.end_offset == 0
-        while not partition.is_following:
-            await asyncio.sleep(0.01)
+        await becomes(lambda: partition.is_following)
 
     simulated(test)
 
@@ -220,8 +220,7 @@ def test_nothing_is_told_of_former_epochs_before_the_present_one_has_begun() -> 
         with pytest.raises(OffsetNotAvailableError):
             partition.check_settled()
         await syncing
-        while not partition.has_begun:
-            await asyncio.sleep(0.01)
+        await becomes(lambda: partition.has_begun)
         told = answer()
         assert (told.error_code, told.leader_epoch, told.end_offset) == (ErrorCode.NONE, 0, 0)
         partition.check_settled()
@@ -314,14 +313,12 @@ def test_what_comes_to_the_disk_when_the_next_epoch_has_begun_is_committed_in_it
             waiting = asyncio.ensure_future(copy(partition, asked, answer, from_leader(b"one", 0, 1)))
         else:
             waiting = append(partition, b"one")
-        while partition.log.end_offset == 0:
-            await asyncio.sleep(0)
+        await becomes(lambda: partition.log.end_offset != 0, every_s=0)
         assert partition.log.recovery_point == 0
         partition.lead(leads(2))
         with pytest.raises((NotLeaderOrFollowerError, StaleAnswerError)):
             await waiting
-        while partition.state is None:
-            await asyncio.sleep(0.1)
+        await becomes(lambda: partition.state is not None)
         for follower in (SECOND, THIRD):
             partition.fetched(follower, 7, 1, 0)
         assert partition.log.recovery_point == 1

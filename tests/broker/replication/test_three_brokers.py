@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 from tests.broker import raw
 from tests.broker.replication.trio import NODES, TOPIC, TOPIC_ID, Trio, simulated
+from tests.waiting import becomes
 
 from headrace.broker.partition import Partition
 from headrace.broker.replication import copying
@@ -38,12 +39,6 @@ from headrace.runtime import OverloadedError
 from headrace.runtime.writer import Syncable
 
 WAIT_S = 30.0
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 async def produce(trio: Trio, node_id: int, value: bytes, *, acks: int = -1, timeout_ms: int = 5000) -> Any:
@@ -92,7 +87,7 @@ def test_what_is_acknowledged_is_on_every_replica_and_readable_from_each() -> No
             result = await produced(trio, 1, b"%d" % number)
             assert (result.error_code, result.base_offset) == (0, number)
             assert all(trio.partition(node_id).log.end_offset > number for node_id in NODES)
-        await until(lambda: logs_are_equal(trio))
+        await becomes(lambda: logs_are_equal(trio))
         expected = [b"%d" % number for number in range(20)]
         for node_id in NODES:
             assert values(await fetched(trio, node_id)) == expected
@@ -135,7 +130,7 @@ def test_a_follower_syncs_the_partitions_of_an_answer_side_by_side(monkeypatch: 
 
     async def test(trio: Trio) -> None:
         await trio.create_topic(partitions=count)
-        await until(lambda: all(trio.partition(1, index).state is not None for index in range(count)))
+        await becomes(lambda: all(trio.partition(1, index).state is not None for index in range(count)))
         writer = trio.partition(2).writer
         sync, under_way, most = writer.sync, 0, 0
 
@@ -177,7 +172,7 @@ def test_records_stay_committed_when_a_topic_is_to_be_synced_from_now_on(
     async def test(trio: Trio) -> None:
         await trio.create_topic()
         await produced(trio, 1, b"first")
-        await until(lambda: all(trio.partition(node_id).high_watermark == 1 for node_id in NODES))
+        await becomes(lambda: all(trio.partition(node_id).high_watermark == 1 for node_id in NODES))
         partition, left = trio.partition(2), refusals
         sync = partition.writer.sync
 
@@ -196,7 +191,7 @@ def test_records_stay_committed_when_a_topic_is_to_be_synced_from_now_on(
         assert partition.high_watermark == 1
         assert values(await fetched(trio, 2)) == [b"first"]
         # Also where nothing more is written.
-        await until(lambda: all(trio.partition(node_id).log.recovery_point == 1 for node_id in NODES))
+        await becomes(lambda: all(trio.partition(node_id).log.recovery_point == 1 for node_id in NODES))
 
     simulated(test)
 
@@ -233,7 +228,7 @@ def test_a_follower_that_could_not_use_what_it_was_told_is_told_again(
     async def test(trio: Trio) -> None:
         await trio.create_topic()
         await produced(trio, 1, b"first")
-        await until(lambda: logs_are_equal(trio))
+        await becomes(lambda: logs_are_equal(trio))
         source = next(iter(trio.broker(2).replication._fetchers.values()))._source
         fetch, append = source.fetch, copying.append
         of_no_use: list[Partition] = []
@@ -259,8 +254,8 @@ def test_a_follower_that_could_not_use_what_it_was_told_is_told_again(
 
         monkeypatch.setattr(source, "fetch", fetch_too_late)
         await produced(trio, 1, b"second")
-        await until(lambda: bool(of_no_use))
-        await until(lambda: all(trio.partition(node_id).high_watermark == 2 for node_id in NODES))
+        await becomes(lambda: bool(of_no_use))
+        await becomes(lambda: all(trio.partition(node_id).high_watermark == 2 for node_id in NODES))
 
     simulated(test)
 
@@ -272,11 +267,11 @@ def test_a_follower_that_is_cut_off_leaves_and_comes_back() -> None:
         trio.simulation.network.partition(["b3"], ["b1", "b2"])
         # The deaf follower holds the record up until it is out of sync.
         assert (await produced(trio, 1, b"two", timeout_ms=500)).error_code == ErrorCode.REQUEST_TIMED_OUT
-        await until(lambda: set(trio.state.isr) == {1, 2})
+        await becomes(lambda: set(trio.state.isr) == {1, 2})
         assert (await produced(trio, 1, b"three")).error_code == 0
         trio.simulation.network.heal()
-        await until(lambda: set(trio.state.isr) == {1, 2, 3})
-        await until(lambda: logs_are_equal(trio))
+        await becomes(lambda: set(trio.state.isr) == {1, 2, 3})
+        await becomes(lambda: logs_are_equal(trio))
         assert values(await fetched(trio, 3)) == [b"one", b"two", b"three"]
 
     simulated(test)
@@ -293,8 +288,8 @@ def test_below_the_minimum_acks_all_is_refused_and_nothing_is_committed() -> Non
         assert trio.partition(1).high_watermark == 0
         for node_id in (2, 3):
             await trio.unfence(node_id)
-        await until(lambda: set(trio.state.isr) == {1, 2, 3})
-        await until(lambda: logs_are_equal(trio))
+        await becomes(lambda: set(trio.state.isr) == {1, 2, 3})
+        await becomes(lambda: logs_are_equal(trio))
         assert trio.partition(1).high_watermark == 1
 
     simulated(test, settings={"min.insync.replicas": "2"})
@@ -307,7 +302,7 @@ def test_who_does_not_wait_for_replicas_is_told_so_at_once_and_its_records_are_k
         result = await produced(trio, 1, b"one", timeout_ms=timeout_ms)
         # Where it was written is told, though nobody knows yet whether it stays.
         assert (result.error_code, result.base_offset) == (ErrorCode.REQUEST_TIMED_OUT, 0)
-        await until(lambda: logs_are_equal(trio))
+        await becomes(lambda: logs_are_equal(trio))
         assert values(await fetched(trio, 2)) == [b"one"]
         # What needs no other replica is there at once.
         await trio.decide(registrations.fence(trio.image, 2))
@@ -333,10 +328,10 @@ def test_a_leader_that_was_replaced_commits_nothing_and_is_cut() -> None:
         trio.deaf.clear()
         await trio.tell()
         await trio.unfence(2)
-        await until(lambda: logs_are_equal(trio))
+        await becomes(lambda: logs_are_equal(trio))
         for node_id in NODES:
             assert values(await fetched(trio, node_id)) == [b"one", b"two"]
-        await until(lambda: set(trio.state.isr) == {1, 2, 3})
+        await becomes(lambda: set(trio.state.isr) == {1, 2, 3})
 
     simulated(test)
 
@@ -345,7 +340,7 @@ def test_a_consumer_is_sent_to_the_replica_of_its_rack() -> None:
     async def test(trio: Trio) -> None:
         await trio.create_topic()
         assert (await produced(trio, 1, b"one")).error_code == 0
-        await until(lambda: logs_are_equal(trio))
+        await becomes(lambda: logs_are_equal(trio))
         sent = await fetched(trio, 1, rack="r3")
         assert (sent.error_code, sent.preferred_read_replica, values(sent)) == (0, 3, [])
         assert values(await fetched(trio, 3, rack="r3")) == [b"one"]
@@ -365,8 +360,8 @@ def test_the_controller_is_asked_again_until_it_answers() -> None:
         assert set(trio.state.isr) == {1, 2, 3}
         assert (await produced(trio, 1, b"two", timeout_ms=500)).error_code == ErrorCode.REQUEST_TIMED_OUT
         trio.controller_is_reached = True
-        await until(lambda: set(trio.state.isr) == {1, 2})
-        await until(lambda: trio.partition(1).high_watermark == 2)
+        await becomes(lambda: set(trio.state.isr) == {1, 2})
+        await becomes(lambda: trio.partition(1).high_watermark == 2)
 
     simulated(test)
 
@@ -399,7 +394,7 @@ def test_a_defect_does_not_keep_a_lagging_follower_in_sync(monkeypatch: pytest.M
             client = await trio.client(1)
             await client.request(raw.produce_request(TOPIC, index, raw.batch([b"x"])), 10, timeout_s=WAIT_S)
             client.close()
-        await until(lambda: all(3 not in state.isr for state in trio.image.topics[TOPIC].partitions))
+        await becomes(lambda: all(3 not in state.isr for state in trio.image.topics[TOPIC].partitions))
         assert sorted(failed) == ["ask", "check"]
 
     simulated(test)
@@ -426,7 +421,7 @@ def test_deleted_records_are_gone_everywhere_when_the_answer_comes() -> None:
         # How far all of them have come is told all the same.
         assert await delete(3, 500) == (ErrorCode.REQUEST_TIMED_OUT, 2)
         trio.simulation.network.heal()
-        await until(lambda: trio.partition(3).log.start_offset == 3)
+        await becomes(lambda: trio.partition(3).log.start_offset == 3)
 
     simulated(test)
 
@@ -439,7 +434,7 @@ def test_a_follower_with_records_that_are_deleted_is_told_at_once(start_offset: 
         await trio.create_topic()
         for number in range(3):
             assert (await produced(trio, 1, b"%d" % number)).error_code == ErrorCode.NONE
-        await until(lambda: logs_are_equal(trio))
+        await becomes(lambda: logs_are_equal(trio))
         await trio.partition(1).delete_records(2, WAIT_S)
         await asyncio.sleep(2 * RECENTLY_S)  # right after an election fetches wait hardly at all
         wanted = FetchPartition(

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from tests.broker import raw
 from tests.broker.replication.trio import TOPIC, TOPIC_ID, Trio, simulated
+from tests.waiting import becomes
 
 from headrace.broker.replication.throttles import Rate
 from headrace.cluster.decision import Decision
@@ -54,9 +55,8 @@ async def copied_in_s(trio: Trio, partition: int = 0) -> float:
     """How long it takes until the new replica has everything."""
     loop = asyncio.get_running_loop()
     began = loop.time()
-    async with asyncio.timeout(300):
-        while trio.partition(2, partition).log.end_offset < trio.partition(1, partition).log.end_offset:
-            await asyncio.sleep(0.01)
+    source, copy = trio.partition(1, partition).log, trio.partition(2, partition).log
+    await becomes(lambda: copy.end_offset >= source.end_offset, timeout_s=300)
     return loop.time() - began
 
 
@@ -83,9 +83,7 @@ def test_a_new_replica_is_copied_no_faster_than_allowed(side: str, node: int, re
         assert took_s >= (nbytes - 10 * RATE - 20_000) / RATE
         assert took_s < 2 * nbytes / RATE
         # In sync it is never held back.
-        async with asyncio.timeout(10):
-            while 2 not in trio.state.isr:
-                await asyncio.sleep(0.01)
+        await becomes(lambda: 2 in trio.state.isr, timeout_s=10)
         loop = asyncio.get_running_loop()
         began = loop.time()
         await fill(trio)

@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import socket
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -37,11 +36,15 @@ def create(broker: BrokerProcess, name: str, partitions: int) -> int:
         return code
 
 
+def leaders(broker: BrokerProcess, name: str) -> set[int]:
+    return {partition.leader_id for partition in metadata(broker, name).topics[0].partitions}
+
+
 def live_through_a_kill(tmp_path: Path, shared: dict[str, str]) -> None:
     brokers = {
         node_id: BrokerProcess(
             tmp_path / f"broker-{node_id}",
-            {"node.id": str(node_id), "broker.session.timeout.ms": "2000", "broker.heartbeat.interval.ms": "500"}
+            {"node.id": str(node_id), "broker.session.timeout.ms": "5000", "broker.heartbeat.interval.ms": "500"}
             | shared,
         )
         for node_id in (1, 2, 3)
@@ -51,23 +54,20 @@ def live_through_a_kill(tmp_path: Path, shared: dict[str, str]) -> None:
             stack.callback(broker.kill)
             broker.start()
         for broker in brokers.values():
-            eventually(lambda b=broker: len(metadata(b).brokers) == 3, timeout_s=60)
+            eventually(lambda b=broker: len(metadata(b).brokers) == 3)
         assert create(brokers[2], "spread", 6) == ErrorCode.NONE
-        assert {p.leader_id for p in metadata(brokers[2], "spread").topics[0].partitions} == {1, 2, 3}
+        eventually(lambda: leaders(brokers[2], "spread") == {1, 2, 3}, "leaders on all brokers")
         controller = metadata(brokers[2]).controller_id
         assert controller in brokers
-        time.sleep(2.0)  # so that the survivors have been connected long enough to fence at once
         dead = brokers.pop(controller)
         dead.kill()
         other = next(iter(brokers.values()))
-        eventually(lambda: metadata(other).controller_id in brokers, timeout_s=60)
-        eventually(lambda: {b.node_id for b in metadata(other).brokers} == set(brokers), timeout_s=60)
+        eventually(lambda: metadata(other).controller_id in brokers)
+        eventually(lambda: {b.node_id for b in metadata(other).brokers} == set(brokers))
         assert create(other, "after", 4) == ErrorCode.NONE
         dead.start()
-        eventually(lambda: {b.node_id for b in metadata(other).brokers} == {1, 2, 3}, timeout_s=60)
-        eventually(
-            lambda: {p.leader_id for p in metadata(other, "spread").topics[0].partitions} == {1, 2, 3}, timeout_s=60
-        )
+        eventually(lambda: {b.node_id for b in metadata(other).brokers} == {1, 2, 3})
+        eventually(lambda: leaders(other, "spread") == {1, 2, 3}, "leaders on all brokers again")
         for broker in (*brokers.values(), dead):
             assert broker.stop() == 0, broker.output()
 
@@ -85,7 +85,7 @@ def test_processes_that_share_a_zookeeper_go_on_when_the_controller_is_killed(tm
     except ZooKeeperNotFoundError as error:
         pytest.skip(str(error))
     try:
-        shared = {"zookeeper.connect": f"{zookeeper.address}/kafka", "zookeeper.session.timeout.ms": "1500"}
+        shared = {"zookeeper.connect": f"{zookeeper.address}/kafka", "zookeeper.session.timeout.ms": "5000"}
         live_through_a_kill(tmp_path, shared)
     finally:
         zookeeper.kill()
@@ -107,7 +107,7 @@ def test_brokers_start_before_their_zookeeper_does_and_can_be_stopped_while_they
         for broker in brokers:
             stack.callback(broker.kill)
         starting = [pool.submit(broker.start) for broker in brokers]
-        eventually(lambda: all(map(is_trying, brokers)), timeout_s=30)
+        eventually(lambda: all(map(is_trying, brokers)))
         try:
             zookeeper.start()
         except ZooKeeperNotFoundError as error:
@@ -116,13 +116,13 @@ def test_brokers_start_before_their_zookeeper_does_and_can_be_stopped_while_they
             pytest.skip(str(error))
         for started in starting:
             started.result()
-        eventually(lambda: len(metadata(brokers[0]).brokers) == 2, timeout_s=60)
+        eventually(lambda: len(metadata(brokers[0]).brokers) == 2)
         assert brokers[1].stop() == 0, brokers[1].output()
         # It is there and says nothing: a broker waits for it too, and ends when it is asked to.
         zookeeper.pause()
         brokers[1].output_path.unlink()
         again = pool.submit(brokers[1].start)
-        eventually(lambda: is_trying(brokers[1]), timeout_s=30)
+        eventually(lambda: is_trying(brokers[1]))
         os.kill(brokers[1].pid, signal.SIGTERM)
         with pytest.raises(BrokerDidNotStartError, match="ended with 0"):
             again.result()
@@ -157,13 +157,13 @@ def test_a_change_of_the_metadata_is_not_read_from_zookeeper_by_every_broker(tmp
             stack.callback(broker.kill)
             broker.start()
         for broker in brokers:
-            eventually(lambda b=broker: len(metadata(b).brokers) == 3, timeout_s=60)
+            eventually(lambda b=broker: len(metadata(b).brokers) == 3)
         before = received(zookeeper)
         count = 30
         for number in range(count):
             assert create(brokers[number % 3], f"t{number}", 3) == ErrorCode.NONE
         for broker in brokers:
             name = f"t{count - 1}"
-            eventually(lambda b=broker, n=name: not metadata(b, n).topics[0].error_code, timeout_s=60)
+            eventually(lambda b=broker, n=name: not metadata(b, n).topics[0].error_code)
         # One append each, and a few pings; three brokers that read it would need a dozen more.
         assert received(zookeeper) - before < 3 * count

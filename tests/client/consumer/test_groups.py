@@ -471,8 +471,8 @@ def test_a_group_goes_on_while_records_that_were_fetched_before_last(kafka: Clus
         heard: list[Any] = []
 
         def goes_on(look: Any) -> bool:
-            # Fewer than one fetch brings: the records do not run out in between.
-            for _ in range(2_000):
+            # Fewer than one fetch brings, twice: the records do not run out in between.
+            for _ in range(8_000):
                 assert consumer.poll(5, 1)
                 if look():
                     return True

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
+from tests.waiting import DEADLINE_S
 
 from headrace.cluster.image import Image
 from headrace.cluster.records import ConfigRecord, MetadataRecord, NoOpRecord, encode_record
@@ -181,7 +182,7 @@ def test_whoever_waits_for_records_is_told_of_them(run: Run) -> None:
                 await asyncio.sleep(0.05)
                 assert not waiting.done()
                 await store.append_if_epoch(epoch, topic(number))
-                await asyncio.wait_for(waiting, 10)
+                await asyncio.wait_for(waiting, DEADLINE_S)
                 reading = await reader.read_from(end)
                 assert told(reading) == topic(number)
                 end = reading.end_offset
@@ -276,11 +277,11 @@ def test_brokers_see_each_other_come_and_go(run_several: Run) -> None:
             await other.open("a-cluster")
             waiting = asyncio.ensure_future(one.members({1: member(1)}))
             await other.register(member(2))
-            assert await asyncio.wait_for(waiting, 10) == {1: member(1), 2: member(2)}
+            assert await asyncio.wait_for(waiting, DEADLINE_S) == {1: member(1), 2: member(2)}
             await other.register(member(2))
             waiting = asyncio.ensure_future(one.members({1: member(1), 2: member(2)}))
             await other.close()
-            assert await asyncio.wait_for(waiting, 10) == {1: member(1)}
+            assert await asyncio.wait_for(waiting, DEADLINE_S) == {1: member(1)}
             assert await one.members() == {1: member(1)}
 
     run_several(main)
@@ -317,7 +318,7 @@ def test_there_is_one_controller_and_the_next_when_it_goes(run_several: Run) -> 
         await one.append_if_epoch(first, topic(1))
         waiting = asyncio.ensure_future(two.seat(seat))
         await one.close()
-        assert await asyncio.wait_for(waiting, 10) is None
+        assert await asyncio.wait_for(waiting, DEADLINE_S) is None
         second = await two.elect(member(2))
         assert second is not None
         assert second > first

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tests.waiting import DEADLINE_S
 
 from headrace.cluster.store.directory_session import DirectorySession
 from headrace.cluster.store.node_store import NodeStore
@@ -31,7 +32,7 @@ from headrace.runtime import real_runtime
 async def main():
     runtime = real_runtime()
     session = lambda: DirectorySession(runtime, sys.argv[1], timeout_s=float(sys.argv[2]))
-    store = NodeStore(runtime, session, timeout_s=5.0, where="the store")
+    store = NodeStore(runtime, session, timeout_s=30.0, where="the store")
     await store.open("a-cluster")
     await store.register(StoreMember(2, bytes(16), "localhost", 1))
     await store.elect(StoreMember(2, bytes(16), "localhost", 1))
@@ -51,7 +52,7 @@ async def beside_a_process(timeout_s: float) -> AsyncIterator[tuple[NodeStore, s
         store = NodeStore(
             runtime,
             lambda: DirectorySession(runtime, directory, timeout_s=timeout_s),
-            timeout_s=5.0,
+            timeout_s=30.0,
             where="the store",
         )
         await store.open("a-cluster")
@@ -71,14 +72,14 @@ async def beside_a_process(timeout_s: float) -> AsyncIterator[tuple[NodeStore, s
 @pytest.mark.slow
 def test_a_process_that_is_killed_is_noticed_and_its_seat_taken() -> None:
     async def main() -> None:
-        async with beside_a_process(30.0) as (store, process):
+        async with beside_a_process(600.0) as (store, process):
             seat = await store.seat()
             assert seat is not None
             assert list(await store.members()) == [2]
             os.kill(process.pid, signal.SIGKILL)
             # Far sooner than its session would expire.
-            assert await asyncio.wait_for(store.seat(seat), 10) is None
-            assert await asyncio.wait_for(store.members({2: seat.member}), 10) == {}
+            assert await asyncio.wait_for(store.seat(seat), DEADLINE_S) is None
+            assert await asyncio.wait_for(store.members({2: seat.member}), DEADLINE_S) == {}
             epoch = await store.elect(member(1))
             assert epoch is not None
             assert epoch > seat.epoch
@@ -89,14 +90,14 @@ def test_a_process_that_is_killed_is_noticed_and_its_seat_taken() -> None:
 @pytest.mark.slow
 def test_a_process_that_stands_still_loses_its_session_and_learns_of_it() -> None:
     async def main() -> None:
-        async with beside_a_process(1.0) as (store, process):
+        async with beside_a_process(4.0) as (store, process):
             seat = await store.seat()
             os.kill(process.pid, signal.SIGSTOP)
-            assert await asyncio.wait_for(store.seat(seat), 20) is None
+            assert await asyncio.wait_for(store.seat(seat), DEADLINE_S) is None
             os.kill(process.pid, signal.SIGCONT)
             assert process.stdout is not None
             runtime = real_runtime()
-            assert await asyncio.wait_for(runtime.offload(process.stdout.readline), 20) == "lost\n"
+            assert await asyncio.wait_for(runtime.offload(process.stdout.readline), DEADLINE_S) == "lost\n"
             await runtime.close()
 
     asyncio.run(main())
@@ -108,7 +109,7 @@ def test_a_directory_whose_last_change_was_torn_goes_on_before_it() -> None:
         async def main() -> None:
             runtime = real_runtime()
             for number in range(3):
-                session = DirectorySession(runtime, directory, timeout_s=5.0)
+                session = DirectorySession(runtime, directory, timeout_s=30.0)
                 await session.start()
                 await session.apply([Create(f"/{number}", b"x" * 100)])
                 assert await session.children("/") == [str(n) for n in range(number + 1)]
@@ -125,8 +126,8 @@ def test_a_directory_is_rewritten_when_it_has_grown() -> None:
 
         async def main() -> None:
             runtime = real_runtime()
-            one = DirectorySession(runtime, directory, timeout_s=5.0, rewrite_after_bytes=20_000)
-            two = DirectorySession(runtime, directory, timeout_s=5.0, rewrite_after_bytes=20_000)
+            one = DirectorySession(runtime, directory, timeout_s=30.0, rewrite_after_bytes=20_000)
+            two = DirectorySession(runtime, directory, timeout_s=30.0, rewrite_after_bytes=20_000)
             await one.start()
             await two.start()
             await one.apply([Create("/mine", b"1", is_ephemeral=True), Create("/all", b"")])
@@ -134,7 +135,7 @@ def test_a_directory_is_rewritten_when_it_has_grown() -> None:
             assert await two.get("/all", fired.set) == (b"", 0)
             for number in range(100):
                 await one.apply([Write("/all", b"%d" % number * 500)])
-            await asyncio.wait_for(fired.wait(), 10)
+            await asyncio.wait_for(fired.wait(), DEADLINE_S)
             assert await two.get("/all") == (b"99" * 500, 100)
             names = sorted(name for name in os.listdir(directory) if name.startswith("changes."))
             assert len(names) == 1

@@ -216,9 +216,8 @@ def test_a_store_behind_tls(server: ZooKeeperProcess, certificate: Path) -> None
         for number in range(40):
             await store.append_if_epoch(epoch, topic(number))
         # Many answers at once, some of them in one piece.
-        async with asyncio.timeout(3):
-            expected = [record for number in range(40) for record in topic(number)]
-            assert told(await store.read_from(0)) == expected
+        expected = [record for number in range(40) for record in topic(number)]
+        assert told(await store.read_from(0)) == expected
         await store.close()
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -237,7 +236,7 @@ def test_a_certificate_that_is_not_trusted_is_said(server: ZooKeeperProcess, cer
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)
     with FaultProxy(server.address, tls=context) as proxy:
-        run_store(f"{proxy.address}/tls", [access(zookeeper_ssl_client_enable="true")], main, timeout_s=2.0)
+        run_store(f"{proxy.address}/tls", [access(zookeeper_ssl_client_enable="true")], main, timeout_s=5.0)
 
 
 @pytest.mark.slow

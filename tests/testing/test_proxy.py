@@ -226,7 +226,11 @@ def test_without_a_broker_behind_it_connections_are_dropped() -> None:
         assert read_to_end(sock) == b""
 
 
-def test_an_end_of_one_side_reaches_the_other_and_nothing_is_left_over(proxy: FaultProxy) -> None:
+def test_an_end_of_one_side_reaches_the_other_and_nothing_is_left_over(
+    proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Neither side is waited for that has said its goodbye.
+    monkeypatch.setattr("headrace.testing.proxy._GOODBYE_S", 3600.0)
     with connect(proxy) as sock:
         sock.sendall(b"x")
         assert read_exactly(sock, 1) == b"x"

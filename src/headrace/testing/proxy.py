@@ -97,6 +97,8 @@ class _Connection:
     is_dead: bool = False
     """Bytes of it were swallowed: what came after them would make no sense any more."""
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
+    ended: dict[Direction, asyncio.Event] = field(default_factory=lambda: {one: asyncio.Event() for one in Direction})
+    """Of each direction: that nothing more comes."""
 
     def reset(self) -> None:
         """Drop both sides without a goodbye: what was not delivered yet is lost."""
@@ -396,13 +398,15 @@ class FaultProxy:
     async def _end(self, connection: _Connection, writer: asyncio.StreamWriter, direction: Direction) -> None:
         """Say that no more comes, and read on until the peer has closed too: closing before would make the system drop
         what the peer has not received yet."""
+        connection.ended[direction].set()
         if not writer.can_write_eof():
             await _finish(writer)
             return
         with contextlib.suppress(OSError):
             writer.write_eof()
-        opposite = connection.tasks[1 if direction is Direction.TO_BROKER else 0]
-        await asyncio.wait([opposite], timeout=_GOODBYE_S)
+        opposite = Direction.TO_CLIENT if direction is Direction.TO_BROKER else Direction.TO_BROKER
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(connection.ended[opposite].wait(), _GOODBYE_S)
 
     def _overtake(self, connection: _Connection, count: int, direction: Direction) -> None:
         """So many bytes have passed: let those go on who were held back for them."""

@@ -19,11 +19,12 @@ from headrace.client.errors import ClientClosedError, TransactionStateError, Tra
 from headrace.client.producer._core import ProducerCore
 from headrace.client.producer._one_record import OneRecord
 from headrace.errors import HeadraceError
-from headrace.testing import FaultProxy
+from headrace.testing import FaultProxy, Reorder
 from headrace.testing.proxy import Direction
 
 pytestmark = pytest.mark.slow
-WAIT_S = 30.0
+WAIT_S = 60.0
+FOR_EVER = 1 << 40
 
 
 @pytest.fixture(scope="module")
@@ -219,13 +220,13 @@ def test_a_record_is_refused_while_a_commit_is_under_way(proxied: tuple[FaultPro
         producer.init_transactions()
         producer.begin_transaction()
         producer.send("t", b"in", partition=0).result(WAIT_S)
-        proxy.delay(1.0, Direction.TO_CLIENT)
+        proxy.reorder(FOR_EVER, Direction.TO_CLIENT)
         with pytest.raises(TransactionTimeoutError):
             producer.commit_transaction(timeout=0.2)
         with pytest.raises(TransactionStateError):
             producer.send("t", b"late", partition=0)
-        producer.commit_transaction(timeout=WAIT_S)
         proxy.resume()
+        producer.commit_transaction(timeout=WAIT_S)
         producer.begin_transaction()
         producer.send("t", b"next", partition=0)
         producer.commit_transaction(timeout=WAIT_S)
@@ -244,11 +245,11 @@ def test_a_batch_whose_commit_has_no_outcome_in_time_is_not_read_again(proxied: 
     ):
         consumer.subscribe(["in"])
         producer.init_transactions(WAIT_S)
-        commit, delays = producer.commit_transaction, [2.0]
+        commit, held_back = producer.commit_transaction, list[Reorder]()
 
         def late(timeout: float | None = None) -> None:
-            if delays:
-                proxy.delay(delays.pop(), Direction.TO_CLIENT)
+            if not held_back:
+                held_back.append(proxy.reorder(FOR_EVER, Direction.TO_CLIENT))
             commit(timeout)
 
         producer.commit_transaction = late  # type: ignore[method-assign]  # to lose the answer, and nothing before it
@@ -260,7 +261,8 @@ def test_a_batch_whose_commit_has_no_outcome_in_time_is_not_read_again(proxied: 
                     seen += [record.value for record in batch]
                     producer.send_batch("out", [record.value for record in batch], partition=0)
                     producer.flush(WAIT_S)
-                break
+                if seen:  # else the group was not there yet
+                    break
             except TransactionTimeoutError:
                 is_late = True
                 proxy.resume()

@@ -309,3 +309,24 @@ def test_what_is_refused_in_a_callback_is_not_done_all_the_same(address: str) ->
         # The transaction is the main thread's to end, and goes on.
         producer.send("t", b"2").result(WAIT_S)
         producer.commit_transaction()
+
+
+def test_an_asyncio_producer_without_acknowledgements_closes_when_all_has_gone_out(
+    proxied: tuple[FaultProxy, str],
+) -> None:
+    """Much more than the socket takes at once: it goes out after the last record is sent, and after close() began."""
+    proxy, address = proxied
+    value = b"x" * 100_000
+
+    async def send() -> None:
+        async with aio.Producer(bootstrap_servers=address, acks=0, enable_idempotence=False) as producer:
+            await producer.send("unacknowledged", value)
+            proxy.pause()
+            for _ in range(200):
+                producer.send("unacknowledged", value)
+            asyncio.get_running_loop().call_soon(proxy.resume)
+
+    asyncio.run(send())
+    with Consumer(bootstrap_servers=address) as consumer:
+        ends = lambda: consumer.end_offsets([("unacknowledged", 0)])  # noqa: E731 - asked until they are there
+        eventually(lambda: list(ends().values()) == [201], "every record")

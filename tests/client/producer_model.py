@@ -85,6 +85,7 @@ def settings_of(rng: random.Random) -> dict[str, Any]:
         "reconnect_backoff_max_ms": 50,
         "max_block_ms": 3_000,
         "max_in_flight_requests_per_connection": rng.choice([1, 2, 5]),
+        "metadata_max_idle_ms": rng.choice([5_000, 300_000]),
     }
 
 
@@ -184,6 +185,10 @@ def run_plain(seed: int, *, idempotent: bool = False) -> None:
             cluster.create(fresh, PARTITIONS)
         elif 0.32 <= action < 0.4:
             world.restart_brokers()
+        elif 0.4 <= action < 0.42:
+            # For long enough that what is not used is forgotten.
+            until = world.clock.now + 12
+            world.run_until(lambda until=until: world.clock.now > until)  # type: ignore[misc]  # bound
         if rng.random() < 0.7:
             world.step()
     is_closed = rng.random() < 0.2

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
+from headrace.client.errors import DeliveryTimeoutError
 from headrace.errors import ErrorCode, NetworkError, RequestTimedOutError
 from headrace.protocol.messages.list_groups import ListGroupsRequest
 from headrace.protocol.messages.sasl_authenticate import SaslAuthenticateResponse
 from headrace.protocol.messages.sasl_handshake import SaslHandshakeResponse
 
-from .fake import FakeCluster, VirtualClock, World
+from .fake import SILENCE, FakeCluster, VirtualClock, World
 
 
 @pytest.fixture
@@ -176,3 +177,26 @@ def test_without_acknowledgements_a_socket_that_takes_nothing_is_given_up_in_tim
     cluster.is_full = False
     world.deliver([delivery])
     assert cluster.values("t") == [b"a", b"b"]
+
+
+def test_what_is_sent_again_behind_younger_records_is_given_up_in_its_own_time(clock: VirtualClock) -> None:
+    cluster = FakeCluster(clock, topics={"t": 1})
+    world = World(cluster, enable_idempotence=False, linger_ms=0, request_timeout_ms=20_000, delivery_timeout_ms=20_000)
+    world.deliver([world.send("t", b"warm-up")])
+    cluster.script = lambda node, name, request: SILENCE if name == "Produce" else None
+    start = clock.now
+    old = world.send("t", b"old")
+    world.settle()
+    clock.now += 10
+    young = world.send("t", b"young")
+    world.settle()
+    connection = world.core.connection(1)
+    assert connection is not None
+    call = connection.in_flight[0]
+    answer = cluster._produce(1, call.request, call.version)
+    answer.responses[0].partition_responses[0].error_code = ErrorCode.NOT_ENOUGH_REPLICAS
+    cluster._answer(connection, answer, call.version, call.correlation_id)
+    world.deliver([old])
+    assert 20 <= clock.now - start < 21
+    assert isinstance(old.exception(), DeliveryTimeoutError)
+    assert not young.done()

@@ -18,9 +18,11 @@ from headrace import Consumer, Producer, aio, exactly_once
 from headrace.client.errors import ClientClosedError, TransactionStateError, TransactionTimeoutError
 from headrace.client.producer._core import ProducerCore
 from headrace.client.producer._one_record import OneRecord
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, InvalidTopicError
 from headrace.testing import FaultProxy
 from headrace.testing.proxy import Direction
+
+from .fake import VirtualClock
 
 pytestmark = pytest.mark.slow
 WAIT_S = 30.0
@@ -330,3 +332,75 @@ def test_an_asyncio_producer_without_acknowledgements_closes_when_all_has_gone_o
     with Consumer(bootstrap_servers=address) as consumer:
         ends = lambda: consumer.end_offsets([("unacknowledged", 0)])  # noqa: E731 - asked until they are there
         eventually(lambda: list(ends().values()) == [201], "every record")
+
+
+def test_a_callback_at_the_end_may_wait_for_a_lock_that_a_sender_holds() -> None:
+    """As one does that counts under a lock under which others send."""
+    producer = Producer(bootstrap_servers="127.0.0.1:1")
+    lock, is_called = threading.Lock(), threading.Event()
+    told: list[Any] = []
+    refused: list[Exception] = []
+
+    def on_delivery(error: Any, metadata: Any) -> None:
+        is_called.set()
+        with lock:
+            told.append(error)
+
+    def send() -> None:
+        with lock:
+            producer.send("t", b"x", on_delivery=on_delivery)
+            threading.Thread(target=producer.close, args=(0,), daemon=True).start()
+            is_called.wait(WAIT_S)
+            try:
+                producer.send("t", b"y")
+            except ClientClosedError as error:
+                refused.append(error)
+
+    sender = threading.Thread(target=send, daemon=True)
+    sender.start()
+    sender.join(WAIT_S)
+    assert len(refused) == 1
+    eventually(lambda: told, "the callback's end")
+    assert isinstance(told[0], ClientClosedError)
+
+
+def test_the_time_to_close_is_for_all_that_a_close_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = VirtualClock()
+    given: list[float | None] = []
+
+    def abort_open(producer: Any, timeout: float | None) -> None:
+        clock.now += 3
+
+    async def abort_open_async(producer: Any, timeout: float | None) -> None:
+        clock.now += 3
+
+    async def flush(producer: Any, timeout: float | None) -> None:
+        given.append(timeout)
+
+    monkeypatch.setattr(Producer, "_abort_open", abort_open)
+    monkeypatch.setattr(Producer, "flush", lambda producer, timeout: given.append(timeout))
+    monkeypatch.setattr(aio.Producer, "_abort_open", abort_open_async)
+    monkeypatch.setattr(aio.Producer, "flush", flush)
+
+    async def close(timeout: float | None) -> None:
+        producer = aio.Producer(bootstrap_servers="127.0.0.1:1")
+        producer._clock = clock
+        await producer.close(timeout)
+
+    for timeout in (10.0, 2.0, None):
+        Producer(bootstrap_servers="127.0.0.1:1", clock=clock).close(timeout)
+        asyncio.run(close(timeout))
+    assert given == [7.0, 7.0, 0.0, 0.0, None, None]
+
+
+def test_partitions_of_a_topic_that_cannot_be_are_refused_at_once(address: str) -> None:
+    """As records for it are. The time given would be up long after the test's."""
+    with Producer(bootstrap_servers=address) as producer, pytest.raises(InvalidTopicError, match="not allowed"):
+        producer.partitions_for("not/a/topic", 10 * WAIT_S)
+
+    async def ask() -> None:
+        async with aio.Producer(bootstrap_servers=address) as producer:
+            await producer.partitions_for("not/a/topic", 10 * WAIT_S)
+
+    with pytest.raises(InvalidTopicError, match="not allowed"):
+        asyncio.run(asyncio.wait_for(ask(), WAIT_S))

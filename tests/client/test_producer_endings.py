@@ -18,6 +18,7 @@ from headrace import Consumer, Producer, aio, exactly_once
 from headrace.client.errors import ClientClosedError, TransactionStateError, TransactionTimeoutError
 from headrace.client.producer._core import ProducerCore
 from headrace.client.producer._one_record import OneRecord
+from headrace.client.producer.delivery import OWNER
 from headrace.errors import HeadraceError, InvalidTopicError
 from headrace.testing import FaultProxy
 from headrace.testing.proxy import Direction
@@ -404,3 +405,21 @@ def test_partitions_of_a_topic_that_cannot_be_are_refused_at_once(address: str) 
 
     with pytest.raises(InvalidTopicError, match="not allowed"):
         asyncio.run(asyncio.wait_for(ask(), WAIT_S))
+
+
+def test_each_delivery_that_is_awaited_is_looked_at_by_itself() -> None:
+    """With all the others, thousands that are awaited before their topic is known would keep the loop for a minute."""
+    looks = []
+
+    class Unplaced(list[Any]):
+        def done(self) -> bool:
+            looks.append(self)
+            return False
+
+    async def wait_for_many() -> None:
+        async with aio.Producer(bootstrap_servers="127.0.0.1:1") as producer:
+            for _ in range(1000):
+                producer._sender.delivery_future(Unplaced([None] * (OWNER + 1))).cancel()
+            assert len(looks) == 1000
+
+    asyncio.run(wait_for_many())

@@ -423,3 +423,16 @@ def test_each_delivery_that_is_awaited_is_looked_at_by_itself() -> None:
             assert len(looks) == 1000
 
     asyncio.run(wait_for_many())
+
+
+def test_an_asyncio_producer_without_acknowledgements_goes_on_by_itself(address: str) -> None:
+    """No answer wakes it: more requests than may be under way at once go out all the same."""
+
+    async def send() -> None:
+        async with aio.Producer(bootstrap_servers=address, acks=0, enable_idempotence=False) as producer:
+            await producer.send("many-requests", b"first")
+            for _ in range(2000):
+                producer.send("many-requests", b"x" * 1000)
+            await asyncio.wait_for(producer.flush(), WAIT_S)
+
+    asyncio.run(send())

@@ -141,6 +141,11 @@ def asks_for_password(seed: int) -> bool:
     return random.Random(f"{seed}/password").random() < 0.2
 
 
+def rests(seed: int) -> bool:
+    """Whether the producer of this seed has nothing to do now and then, for so long that it forgets its topics."""
+    return random.Random(f"{seed}/rests").random() < 0.4
+
+
 def _need(condition: bool, what: str) -> None:
     assert condition, what
 
@@ -148,7 +153,8 @@ def _need(condition: bool, what: str) -> None:
 def run_plain(seed: int, *, idempotent: bool = False) -> None:
     rng = random.Random(f"{seed}/{idempotent}")
     cluster = FakeCluster(VirtualClock(), brokers=2, topics={"t": PARTITIONS})
-    world = ModelWorld(cluster, rng, enable_idempotence=idempotent, **settings_of(rng))
+    idle_ms = {"metadata_max_idle_ms": 5_000} if rests(seed) else {}
+    world = ModelWorld(cluster, rng, enable_idempotence=idempotent, **settings_of(rng), **idle_ms)
     faults = Faults(cluster, rng, rng.choice([0.05, 0.2, 0.5]), world.at)
     cluster.script = faults
     if asks_for_password(seed):
@@ -184,6 +190,10 @@ def run_plain(seed: int, *, idempotent: bool = False) -> None:
             cluster.create(fresh, PARTITIONS)
         elif 0.32 <= action < 0.4:
             world.restart_brokers()
+        elif rests(seed) and 0.4 <= action < 0.45:
+            # For long enough that what is not used is forgotten.
+            until = world.clock.now + 12
+            world.run_until(lambda until=until: world.clock.now > until)  # type: ignore[misc]  # bound
         if rng.random() < 0.7:
             world.step()
     is_closed = rng.random() < 0.2

@@ -72,7 +72,7 @@ def lose_numbers_of_what_cannot_be_encoded() -> Any:
 
 
 def flush_without_what_is_held() -> Any:
-    hold = Accumulator.hold
+    hold = Accumulator._hold
 
     def forget(self: Accumulator, *rest: Any) -> None:
         hold(self, *rest)
@@ -80,7 +80,17 @@ def flush_without_what_is_held() -> Any:
             for entry in waiting:
                 entry.flushes = _Deaf()
 
-    return patch.object(Accumulator, "hold", forget)
+    return patch.object(Accumulator, "_hold", forget)
+
+
+def forget_partitions_under_the_same_epoch() -> Any:
+    """A partition that is used again begins at 0, where a broker knows its first numbers."""
+
+    def forget(self: IdentityKeeper) -> None:
+        for key in self.accumulator.unused_queues().keys() - self._unsettled.keys():
+            del self.accumulator.queues[key]
+
+    return patch.object(IdentityKeeper, "forget_unused", forget)
 
 
 class _Deaf(list[Any]):
@@ -124,6 +134,7 @@ MUTATIONS: dict[Callable[[], Any], tuple[str, ...]] = {
     forget_doubts: ("idempotent",),
     split_what_may_be_written: ("idempotent",),
     lose_numbers_of_what_cannot_be_encoded: ("idempotent",),
+    forget_partitions_under_the_same_epoch: ("idempotent",),
     flush_without_what_is_held: ("plain",),
     take_late_records: ("transactional",),
     believe_a_refusal_after_a_lost_answer: ("transactional",),

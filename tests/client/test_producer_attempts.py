@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from headrace.errors import ErrorCode, RequestTimedOutError
+from headrace.client.errors import DeliveryTimeoutError
+from headrace.errors import ErrorCode, NetworkError, RequestTimedOutError
 from headrace.protocol.messages.list_groups import ListGroupsRequest
 from headrace.protocol.messages.sasl_authenticate import SaslAuthenticateResponse
 from headrace.protocol.messages.sasl_handshake import SaslHandshakeResponse
 
-from .fake import FakeCluster, VirtualClock, World
+from .fake import SILENCE, FakeCluster, VirtualClock, World
 
 
 @pytest.fixture
@@ -119,3 +120,83 @@ def test_records_of_a_batch_that_is_split_keep_their_order(
     world.deliver(first + [world.send("t", value) for value in values[60:]])
     assert world.producer.metrics.splits > 2
     assert cluster.values("t") == values
+
+
+class SlowSockets(FakeCluster):
+    """Takes no bytes of Produce requests while `is_full`."""
+
+    is_full = False
+
+    def flush_connection(self, connection: Any) -> None:
+        if not self.is_full:
+            super().flush_connection(connection)
+
+
+def test_without_acknowledgements_a_record_is_delivered_when_it_has_gone_out(clock: VirtualClock) -> None:
+    """Or the end of a producer would cut off what its socket had no room for yet."""
+    cluster = SlowSockets(clock, topics={"t": 1})
+    world = World(cluster, acks=0, enable_idempotence=False)
+    world.deliver([world.send("t", b"a")])
+    cluster.is_full = True
+    delivery = world.send("t", b"b")
+    wait = world.producer.flush()
+    world.settle()
+    assert not delivery.done()
+    assert not wait.is_done
+    cluster.is_full = False
+    cluster.flush_connection(world.core.connection(1))
+    world.deliver([delivery])
+    assert wait.is_done
+    assert cluster.values("t") == [b"a", b"b"]
+
+
+def test_without_acknowledgements_what_has_not_gone_out_is_sent_again(clock: VirtualClock) -> None:
+    cluster = SlowSockets(clock, topics={"t": 1})
+    world = World(cluster, acks=0, enable_idempotence=False, linger_ms=0)
+    world.deliver([world.send("t", b"a")])
+    cluster.is_full = True
+    delivery = world.send("t", b"b")
+    world.settle()
+    cluster.is_full = False
+    world.core.disconnect(1, NetworkError("cut"))
+    world.deliver([delivery])
+    assert delivery.exception() is None
+    assert cluster.values("t") == [b"a", b"b"]
+
+
+def test_without_acknowledgements_a_socket_that_takes_nothing_is_given_up_in_time(clock: VirtualClock) -> None:
+    cluster = SlowSockets(clock, topics={"t": 1})
+    world = World(cluster, acks=0, enable_idempotence=False, linger_ms=0, request_timeout_ms=1000)
+    world.deliver([world.send("t", b"a")])
+    cluster.is_full = True
+    delivery = world.send("t", b"b")
+    world.settle()
+    opened, start = cluster.opened, clock.now
+    world.run_until(lambda: cluster.opened > opened)
+    assert 1 <= clock.now - start < 2
+    cluster.is_full = False
+    world.deliver([delivery])
+    assert cluster.values("t") == [b"a", b"b"]
+
+
+def test_what_is_sent_again_behind_younger_records_is_given_up_in_its_own_time(clock: VirtualClock) -> None:
+    cluster = FakeCluster(clock, topics={"t": 1})
+    world = World(cluster, enable_idempotence=False, linger_ms=0, request_timeout_ms=20_000, delivery_timeout_ms=20_000)
+    world.deliver([world.send("t", b"warm-up")])
+    cluster.script = lambda node, name, request: SILENCE if name == "Produce" else None
+    start = clock.now
+    old = world.send("t", b"old")
+    world.settle()
+    clock.now += 10
+    young = world.send("t", b"young")
+    world.settle()
+    connection = world.core.connection(1)
+    assert connection is not None
+    call = connection.in_flight[0]
+    answer = cluster._produce(1, call.request, call.version)
+    answer.responses[0].partition_responses[0].error_code = ErrorCode.NOT_ENOUGH_REPLICAS
+    cluster._answer(connection, answer, call.version, call.correlation_id)
+    world.deliver([old])
+    assert 20 <= clock.now - start < 21
+    assert isinstance(old.exception(), DeliveryTimeoutError)
+    assert not young.done()

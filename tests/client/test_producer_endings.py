@@ -18,9 +18,12 @@ from headrace import Consumer, Producer, aio, exactly_once
 from headrace.client.errors import ClientClosedError, TransactionStateError, TransactionTimeoutError
 from headrace.client.producer._core import ProducerCore
 from headrace.client.producer._one_record import OneRecord
-from headrace.errors import HeadraceError
+from headrace.client.producer.delivery import OWNER
+from headrace.errors import HeadraceError, InvalidTopicError
 from headrace.testing import FaultProxy, Reorder
 from headrace.testing.proxy import Direction
+
+from .fake import VirtualClock
 
 pytestmark = pytest.mark.slow
 WAIT_S = 60.0
@@ -311,3 +314,127 @@ def test_what_is_refused_in_a_callback_is_not_done_all_the_same(address: str) ->
         # The transaction is the main thread's to end, and goes on.
         producer.send("t", b"2").result(WAIT_S)
         producer.commit_transaction()
+
+
+def test_an_asyncio_producer_without_acknowledgements_closes_when_all_has_gone_out(
+    proxied: tuple[FaultProxy, str],
+) -> None:
+    """Much more than the socket takes at once: it goes out after the last record is sent, and after close() began."""
+    proxy, address = proxied
+    value = b"x" * 100_000
+
+    async def send() -> None:
+        async with aio.Producer(bootstrap_servers=address, acks=0, enable_idempotence=False) as producer:
+            await producer.send("unacknowledged", value)
+            proxy.pause()
+            for _ in range(200):
+                producer.send("unacknowledged", value)
+            asyncio.get_running_loop().call_soon(proxy.resume)
+
+    asyncio.run(send())
+    with Consumer(bootstrap_servers=address) as consumer:
+        ends = lambda: consumer.end_offsets([("unacknowledged", 0)])  # noqa: E731 - asked until they are there
+        eventually(lambda: list(ends().values()) == [201], "every record")
+
+
+def test_a_callback_at_the_end_may_wait_for_a_lock_that_a_sender_holds() -> None:
+    """As one does that counts under a lock under which others send."""
+    producer = Producer(bootstrap_servers="127.0.0.1:1")
+    lock, is_called = threading.Lock(), threading.Event()
+    told: list[Any] = []
+    refused: list[Exception] = []
+
+    def on_delivery(error: Any, metadata: Any) -> None:
+        is_called.set()
+        with lock:
+            told.append(error)
+
+    def send() -> None:
+        with lock:
+            producer.send("t", b"x", on_delivery=on_delivery)
+            threading.Thread(target=producer.close, args=(0,), daemon=True).start()
+            is_called.wait(WAIT_S)
+            try:
+                producer.send("t", b"y")
+            except ClientClosedError as error:
+                refused.append(error)
+
+    sender = threading.Thread(target=send, daemon=True)
+    sender.start()
+    sender.join(WAIT_S)
+    assert len(refused) == 1
+    eventually(lambda: told, "the callback's end")
+    assert isinstance(told[0], ClientClosedError)
+
+
+def test_the_time_to_close_is_for_all_that_a_close_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = VirtualClock()
+    given: list[float | None] = []
+
+    def abort_open(producer: Any, timeout: float | None) -> None:
+        clock.now += 3
+
+    async def abort_open_async(producer: Any, timeout: float | None) -> None:
+        clock.now += 3
+
+    async def flush(producer: Any, timeout: float | None) -> None:
+        given.append(timeout)
+
+    monkeypatch.setattr(Producer, "_abort_open", abort_open)
+    monkeypatch.setattr(Producer, "flush", lambda producer, timeout: given.append(timeout))
+    monkeypatch.setattr(aio.Producer, "_abort_open", abort_open_async)
+    monkeypatch.setattr(aio.Producer, "flush", flush)
+
+    async def close(timeout: float | None) -> None:
+        producer = aio.Producer(bootstrap_servers="127.0.0.1:1")
+        producer._clock = clock
+        await producer.close(timeout)
+
+    for timeout in (10.0, 2.0, None):
+        Producer(bootstrap_servers="127.0.0.1:1", clock=clock).close(timeout)
+        asyncio.run(close(timeout))
+    assert given == [7.0, 7.0, 0.0, 0.0, None, None]
+
+
+def test_partitions_of_a_topic_that_cannot_be_are_refused_at_once(address: str) -> None:
+    """As records for it are. The time given would be up long after the test's."""
+    with Producer(bootstrap_servers=address) as producer, pytest.raises(InvalidTopicError, match="not allowed"):
+        producer.partitions_for("not/a/topic", 10 * WAIT_S)
+
+    async def ask() -> None:
+        async with aio.Producer(bootstrap_servers=address) as producer:
+            await producer.partitions_for("not/a/topic", 10 * WAIT_S)
+
+    with pytest.raises(InvalidTopicError, match="not allowed"):
+        asyncio.run(asyncio.wait_for(ask(), WAIT_S))
+
+
+def test_each_delivery_that_is_awaited_is_looked_at_by_itself() -> None:
+    """With all the others, thousands that are awaited before their topic is known would keep the loop for a minute."""
+    looks = []
+
+    class Unplaced(list[Any]):
+        def done(self) -> bool:
+            looks.append(self)
+            return False
+
+    async def wait_for_many() -> None:
+        async with aio.Producer(bootstrap_servers="127.0.0.1:1") as producer:
+            for _ in range(1000):
+                producer._sender.delivery_future(Unplaced([None] * (OWNER + 1))).cancel()
+            assert len(looks) == 1000
+
+    asyncio.run(wait_for_many())
+
+
+def test_an_asyncio_producer_without_acknowledgements_goes_on_by_itself(address: str) -> None:
+    """No answer wakes it: more requests than may be under way at once go out all the same."""
+
+    async def send() -> None:
+        async with aio.Producer(bootstrap_servers=address, acks=0, enable_idempotence=False) as producer:
+            await producer.send("many-requests", b"first")
+            for _ in range(2000):
+                producer.send("many-requests", b"x" * 1000)
+            await asyncio.wait_for(producer.flush(), WAIT_S)
+
+    asyncio.run(send())

@@ -7,6 +7,7 @@ import pytest
 from .producer_model import kinds
 from .producer_mutations import (
     believe_a_refusal_after_a_lost_answer,
+    forget_partitions_under_the_same_epoch,
     found_within,
     lose_numbers_of_what_cannot_be_encoded,
     renumber_what_is_open,
@@ -40,6 +41,7 @@ def test_no_seed_loses_doubles_or_leaves_anything_waiting(kind: str) -> None:
     [
         (renumber_what_is_open, "idempotent"),
         (lose_numbers_of_what_cannot_be_encoded, "idempotent"),
+        (forget_partitions_under_the_same_epoch, "idempotent"),
         (take_late_records, "transactional"),
         (believe_a_refusal_after_a_lost_answer, "transactional"),
         (rewind_before_the_outcome_is_known, "once"),

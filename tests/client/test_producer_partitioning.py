@@ -1,4 +1,7 @@
-"""A partitioner of the user's own that is wrong about a record, or fails on it: no other record is the worse for it."""
+"""Which partition a record gets: one that was just added, or one that there is not.
+
+A partitioner of the user's own may be wrong about a record, or fail on it: no other record is the worse for it.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from headrace.client.producer._base import rows_of
 from headrace.client.producer.delivery import BatchDelivery
 from headrace.errors import KafkaError, UnknownTopicOrPartitionError
 
-from .fake import FakeCluster, VirtualClock, World
+from .fake import FakeCluster, Log, VirtualClock, World
 
 
 @pytest.fixture
@@ -92,3 +95,64 @@ def test_a_batch_of_which_one_record_has_no_partition_says_where_the_others_are(
     assert [(one.base_offset, one.records) for one in delivery.ranges] == [(0, 2)]
     with pytest.raises(error, match=why):
         delivery.result()
+
+
+def add_partition(cluster: FakeCluster, topic: str, partition: int) -> None:
+    cluster.logs[topic, partition] = Log()
+    cluster.leaders[topic, partition] = (cluster.brokers[0], 0)
+
+
+def test_a_record_for_a_partition_that_was_just_added_waits_for_metadata_that_have_it(clock: VirtualClock) -> None:
+    """A broker may lag behind: that one answer lacks the partition does not say that there is none."""
+    cluster = FakeCluster(clock, topics={"t": 1})
+    world = World(cluster)
+    # Held behind one that was sent before the topic was known.
+    deliveries = [world.send("t", b"first", partition=0), world.send("t", b"a", partition=1)]
+    version = world.core.view.version
+    world.run_until(lambda: world.core.view.version > version + 3)
+    assert not deliveries[1].done()
+    deliveries.append(world.send("t", b"b", partition=1))
+    add_partition(cluster, "t", 1)
+    world.run_until(lambda: world.core.view.partition_count("t") == 2)
+    deliveries.append(world.send("t", b"c", partition=1))
+    world.deliver(deliveries)
+    assert cluster.logs["t", 1].values == [b"a", b"b", b"c"]
+
+
+def test_a_record_for_a_partition_that_there_is_not_fails_in_time_and_holds_up_no_other(clock: VirtualClock) -> None:
+    cluster = FakeCluster(clock, topics={"t": 1})
+    world = World(cluster, max_block_ms=3000)
+    start = clock.now
+    wrong = world.send("t", b"wrong", partition=7)
+    wait = world.producer.flush()
+    world.deliver([world.send("t", b"%d" % i) for i in range(3)])
+    assert clock.now - start < 1
+    assert not wrong.done()
+    assert not wait.is_done
+    world.deliver([wrong])
+    assert 3 <= clock.now - start < 4
+    with pytest.raises(UnknownTopicOrPartitionError, match=r"there is no 7.*3000 ms"):
+        wrong.result()
+    assert wait.is_done
+    assert world.producer.accumulator.buffered_bytes == 0
+    assert cluster.values("t") == [b"0", b"1", b"2"]
+
+
+def test_columns_for_a_partition_that_was_just_added_wait_for_it_too(clock: VirtualClock) -> None:
+    pa = pytest.importorskip("pyarrow")
+    from headrace.client.producer._arrow import arrow_rows
+
+    cluster = FakeCluster(clock, topics={"t": 1})
+    world = World(cluster)
+    delivery = BatchDelivery(world, "t", None)
+    table = pa.table({"value": [b"a", b"b", b"c"], "partition": pa.array([0, 1, 1], pa.int32())})
+    rows = arrow_rows(delivery, "t", table, None, None, False, clock.now_ms())
+    delivery.expect(3)
+    world.producer.accumulator.pending.append(rows)
+    version = world.core.view.version
+    world.run_until(lambda: world.core.view.version > version + 2)
+    assert not delivery.done()
+    add_partition(cluster, "t", 1)
+    world.run_until(delivery.done)
+    assert delivery.exception() is None
+    assert (cluster.logs["t", 0].values, cluster.logs["t", 1].values) == ([b"a"], [b"b", b"c"])

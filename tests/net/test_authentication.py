@@ -170,6 +170,38 @@ def test_a_broker_that_does_not_renew_a_session_yet_is_connected_to_again(world:
     assert world.cluster.opened == opened + 1
 
 
+@pytest.mark.parametrize("brokers", [1, 2])
+def test_a_call_to_any_node_goes_elsewhere_when_a_session_is_not_renewed(broker: Broker, brokers: int) -> None:
+    cluster = FakeCluster(VirtualClock(), brokers=brokers)
+    cluster.served |= {ApiKey.SASL_HANDSHAKE: (0, 1), ApiKey.SASL_AUTHENTICATE: (0, 2)}
+    cluster.script = broker
+    world = World(cluster)
+    broker.lifetime_ms = 300
+    world.core.settings = replace(
+        world.core.config, security=Security(authenticate=authenticate_by("TEST", two_tokens))
+    )
+    call = world.core.submit(ANY_NODE, ListGroupsRequest())
+    world.run_until(lambda: call.done)
+    too_soon = [SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)]
+    broker.override = lambda name, request: too_soon.pop() if name == "SaslHandshake" and too_soon else None
+    world.clock.now += 0.29
+    again = world.core.submit(ANY_NODE, ListGroupsRequest())
+    world.run_until(lambda: again.done)
+    assert too_soon == []
+    assert again.error is None
+
+
+def test_a_call_to_any_node_is_told_why_its_credentials_are_not_taken_any_more(world: World, broker: Broker) -> None:
+    broker.lifetime_ms = LIFETIME_MS
+    call = world.core.submit(ANY_NODE, ListGroupsRequest())
+    world.run_until(lambda: call.done)
+    broker.refuses = True
+    world.clock.now += LIFETIME_MS / 1000 * 0.96
+    again = world.core.submit(ANY_NODE, ListGroupsRequest())
+    world.run_until(lambda: again.done)
+    assert isinstance(again.error, SaslAuthenticationFailedError)
+
+
 def test_a_connection_that_breaks_within_the_exchange_is_made_again(world: World, broker: Broker) -> None:
     breaks = [CUT, CUT]
     broker.override = lambda name, request: breaks.pop() if name == "SaslAuthenticate" and breaks else None

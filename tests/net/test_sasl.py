@@ -199,6 +199,31 @@ def test_tokens_are_kept_until_most_of_their_time_is_over() -> None:
     assert b"Bearer token1" in next(source.exchange())
 
 
+def test_a_token_is_used_to_its_end_while_no_other_is_to_be_had() -> None:
+    now = [1000.0]
+    given: list[Any] = [Token("first", 1100.0), ConnectionError("away"), ConnectionError("away"), Token("next", 1300.0)]
+
+    def provider() -> Token:
+        one = given.pop(0)
+        if isinstance(one, Exception):
+            raise one
+        return one
+
+    source = TokenSource(provider, now=lambda: now[0])
+    for at, left, token in [(1000.0, 3, b"first"), (1085.0, 2, b"first"), (1086.0, 2, b"first"), (1096.0, 1, b"first")]:
+        now[0] = at
+        source.refresh()
+        assert len(given) == left, "asked again, but not at every connection"
+        assert b"Bearer " + token in next(source.exchange())
+    now[0] = 1100.0
+    source.refresh()
+    assert b"Bearer next" in next(source.exchange())
+    given.append(ConnectionError("away"))
+    now[0] = 1301.0
+    with pytest.raises(NetworkError, match="there is no token now: ConnectionError: away"):
+        source.refresh()
+
+
 def test_an_expired_token_is_named_as_the_cause() -> None:
     source = TokenSource(lambda: token_of(jwt(990.0)), now=lambda: 1000.0)
     with pytest.raises(SaslAuthenticationFailedError, match="expired 10 s ago"):

@@ -206,6 +206,16 @@ def test_a_record_that_fails_every_try_is_produced_before_the_commit_passes_it()
     assert made.counters.retry_topic == 1
 
 
+@pytest.mark.parametrize("due", [b"9" * 400, b"9" * 5000, b"soon", b"\xb2", b"-5"])
+def test_a_time_that_is_none_makes_a_record_of_the_retry_topic_due_at_once(due: bytes) -> None:
+    """Anybody may write there: what cannot be a time must not end whoever reads it, again and again."""
+    made = core(retry=Retry(topic="orders.retry"))
+    partition = TopicPartition("orders.retry", 0)
+    made.assign(partition, 0)
+    made.add(partition, [record(0, b"k", partition, headers=((DUE_MS, due),))], now=100.0, now_ms=2_000)
+    assert made.take(100.0) is not None
+
+
 def test_a_record_of_the_retry_topic_waits_until_it_is_due_and_dies_after_its_last_round() -> None:
     retry = Retry(local=0, topic="orders.retry", attempts=2, dead_letters="orders.dead")
     made = core(retry=retry)

@@ -53,6 +53,7 @@ class Call:
         "done",
         "error",
         "expects_response",
+        "goes_anywhere",
         "node_id",
         "on_done",
         "open_calls",
@@ -77,6 +78,8 @@ class Call:
     ) -> None:
         self.request = request
         self.node_id = node_id
+        self.goes_anywhere = node_id is None
+        """Whether any node will do: until it is sent, it need not wait for the one that it was given to."""
         self.deadline = deadline
         self.timeout_ms = timeout_ms
         self.on_done = on_done
@@ -150,6 +153,10 @@ class Connection:
         self.throttled_until = 0.0
         self.in_flight: deque[Call] = deque()
         self.outgoing: deque[Buffer] = deque()
+        self.unanswered: deque[Call] = deque()
+        """Calls that expect no answer, and end when all their bytes have gone out."""
+        self.is_draining = False
+        """Whether the driver has taken bytes out of `outgoing` that the socket has no room for yet."""
         self.reader = FrameReader(up_to(RESPONSE_BYTES_MAX), chunk_bytes=RECEIVE_CHUNK_BYTES, pool=SHARED)
         self.versions: dict[int, tuple[int, int]] = {}
         self.features: dict[str, int] = {}
@@ -223,10 +230,7 @@ class Connection:
         self.outgoing.extend(parts)
         call.sent_at = self.last_used = now
         call.deadline = now + call.timeout_ms / 1000
-        if call.expects_response:
-            self.in_flight.append(call)
-        else:
-            call.finish(None, None)
+        (self.in_flight if call.expects_response else self.unanswered).append(call)
 
     def sent(self, count: int) -> None:
         """The driver moved that many bytes of `outgoing` out."""
@@ -237,6 +241,19 @@ class Connection:
                 return
             count -= len(part)
             self.outgoing.popleft()
+
+    @property
+    def is_sending(self) -> bool:
+        """Whether bytes still wait for room in the socket."""
+        return bool(self.outgoing) or self.is_draining
+
+    def take_written(self) -> list[Call]:
+        """The calls that expect no answer and are written: nothing more will be heard of them."""
+        if self.is_sending:
+            return []
+        written = list(self.unanswered)
+        self.unanswered.clear()
+        return written
 
     def may_send(self, now: float) -> bool:
         """Whether requests may go out now: set up, not throttled, and with a session that is not about to end."""
@@ -321,9 +338,10 @@ class Connection:
 
     def overdue(self, now: float) -> Call | None:
         """The first call in flight whose time is over, if any."""
-        for call in self.in_flight:
-            if call.deadline <= now:
-                return call
+        for calls in (self.in_flight, self.unanswered):
+            for call in calls:
+                if call.deadline <= now:
+                    return call
         return None
 
     def next_deadline(self) -> float:
@@ -332,13 +350,16 @@ class Connection:
         for call in self.in_flight:
             if call.deadline < due:
                 due = call.deadline
+        if self.unanswered:
+            due = min(due, self.unanswered[0].deadline)
         return due
 
     def closed(self) -> list[Call]:
         """The socket is gone: the calls that will get no answer."""
         self.state = ConnectionState.CLOSED
-        lost = list(self.in_flight)
+        lost = [*self.in_flight, *self.unanswered]
         self.in_flight.clear()
+        self.unanswered.clear()
         self.outgoing.clear()
         return lost
 

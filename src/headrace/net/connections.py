@@ -112,6 +112,9 @@ class Connections(ABC):
     def _was_dropped(self, key: int, error: HeadraceError, now: float) -> None:  # noqa: B027 - a hook that need not do anything
         """The connection of that key could not be made, or is gone."""
 
+    def _take_back(self, state: NodeState) -> None:  # noqa: B027 - a hook that need not do anything
+        """A node's connection is gone, or the node: what waits for it and need not may go elsewhere."""
+
     def _forget_waiting(self) -> None:  # noqa: B027 - a hook that need not do anything
         """Every call is about to end: none may be sent any more."""
 
@@ -195,7 +198,7 @@ class Connections(ABC):
         """The open connection to a node, if it has nothing else to do."""
         state = self._nodes.get(key)
         connection = None if state is None or state.waiting else state.connection
-        if connection is None or connection.in_flight or connection.outgoing:
+        if connection is None or connection.in_flight or connection.is_sending:
             return None
         return connection if connection.may_send(self.clock.monotonic()) else None
 
@@ -227,7 +230,7 @@ class Connections(ABC):
     def is_sending(self, key: int) -> bool:
         """Whether bytes of earlier calls still wait for room in the node's socket."""
         connection = self.connection(key)
-        return connection is not None and bool(connection.outgoing)
+        return connection is not None and connection.is_sending
 
     def is_reachable(self, key: int) -> bool:
         """Whether a call to that node would be sent or connected for now, rather than wait out a backoff."""
@@ -309,6 +312,7 @@ class Connections(ABC):
         node = self.node(key)
         state = self._state(key)
         if node is None:
+            self._take_back(state)
             self._fail_waiting(state, NetworkError(f"node {key} has left the cluster"))
             return None
         setup_ms = self.settings.setup_backoff.wait_ms(state.failures, self.rng)
@@ -410,6 +414,7 @@ class Connections(ABC):
             self.transport.close_connection(connection)
         if state.connection is connection:
             state.connection = None
+        self._take_back(state)
         state.retry_at = now + self.settings.reconnect_backoff.wait_ms(state.failures, self.rng) / 1000
         state.failures += 1
         failure = (
@@ -483,9 +488,17 @@ class Connections(ABC):
         SHARED.trim(now)
         due = now + _TICK_S_MAX
         for key, state in list(self._nodes.items()):
+            if state.connection is not None and state.connection.unanswered:
+                self._finish_written(state.connection)
             self._pump(key, now)
             due = min(due, _due(state, now))
         return due
+
+    def _finish_written(self, connection: Connection) -> None:
+        """End the calls that expect no answer and have gone out."""
+        for call in connection.take_written():
+            self.failures += 1
+            call.finish(None, None)
 
     def due_in(self, key: int) -> float:
         """Seconds until something is due at a node (infinity: nothing is)."""
@@ -531,7 +544,8 @@ class Connections(ABC):
 
     def _is_idle(self, connection: Connection, now: float) -> bool:
         limit_ms = self.settings.idle_max_ms
-        return limit_ms >= 0 and not connection.in_flight and connection.last_used + limit_ms / 1000 <= now
+        is_used = connection.in_flight or connection.unanswered
+        return limit_ms >= 0 and not is_used and connection.last_used + limit_ms / 1000 <= now
 
     def _never_sent(self, call: Call) -> HeadraceError:
         reasons = {str(state.last_error) for state in self._nodes.values() if state.last_error is not None}

@@ -16,6 +16,8 @@ from headrace.runtime import Runtime
 from headrace.runtime.errors import TransportError as RuntimeNetworkError
 
 _CLOSE_WAIT_S = 0.25
+_ANY_BYTE = 1
+"""Of nothing at all asyncio's TLS would say that it is too much."""
 _FOREVER = float("inf")
 
 
@@ -39,6 +41,13 @@ class _Protocol(asyncio.BufferedProtocol):
             for frame in frames:
                 self._driver.core.received(self._connection, frame)
         self._driver.was_heard(self._connection)
+
+    def pause_writing(self) -> None:
+        self._connection.is_draining = True
+
+    def resume_writing(self) -> None:
+        self._connection.is_draining = False
+        self._driver.schedule()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._connection.state is not ConnectionState.CLOSED:
@@ -195,6 +204,9 @@ class LoopDriver(Generic[Core]):
             parts = list(connection.outgoing)
             connection.sent(sum(map(len, parts)))
             transport.writelines(parts)
+            if connection.unanswered:
+                # No answer says that they have gone out: the transport does, when nothing is left in its buffer.
+                transport.set_write_buffer_limits(0 if connection.tls is None else _ANY_BYTE)
 
     def close_connection(self, connection: Connection) -> None:
         transport: asyncio.Transport | None = connection.driver

@@ -45,6 +45,7 @@ RAW_BYTES_MAX = 900_000
 """Of a damaged batch that go along as a dead letter's value; what is larger would not fit a topic's default bound."""
 _ORIGIN = (ORIGIN_TOPIC, ORIGIN_PARTITION, ORIGIN_OFFSET, ORIGIN_TIMESTAMP)
 _ERROR_TEXT_MAX = 1_000
+_NUMBER_MAX = 2**63 - 1
 
 Header = tuple[str, bytes | None]
 
@@ -149,9 +150,11 @@ def number(headers: Iterable[Header], name: str, default: int) -> int:
     if text is None:
         return default
     try:
-        return int(text)
+        found = int(text)
     except ValueError:
         return default
+    # What no offset, time or count of Kafka's can be is no number here either.
+    return found if abs(found) <= _NUMBER_MAX else default
 
 
 def attempts_of(record: Any) -> int:

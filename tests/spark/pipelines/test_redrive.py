@@ -142,25 +142,47 @@ def test_letters_put_back_too_often_and_those_without_an_origin_stay(spark: Any,
         run(parsed(OPTIONS, {**base, "topic": "nowhere", "everything": True}), spark)
 
 
+def _send_parts(producer: Any, topic: str, number: int, pieces: list[bytes | None], origin: str) -> None:
+    """A letter in as many parts; None: one that is not there."""
+    facts = [one for one in _letter(number, "failed", "E", origin) if one[0] != "trace"]
+    for place, piece in enumerate(pieces, start=1):
+        if piece is not None:
+            headers = [*facts, (PART, b"%d/%d" % (place, len(pieces)))]
+            producer.send(topic, piece, b"%s-%d" % (origin.encode(), number), headers=headers)
+
+
 @pytest.mark.slow
-def test_a_letter_in_parts_is_left_to_who_can_put_it_together(spark: Any, kafka: BrokerProcess) -> None:
+def test_letters_in_parts_are_put_together_and_back(spark: Any, kafka: BrokerProcess) -> None:
     servers = kafka.address
     dead = make_topic(servers, "large.dead", partitions=1)
-    make_topic(servers, "large")
-    packed = pack(b"key", b"value" * 100, [("own", b"h")])
+    make_topic(servers, "large", partitions=1)
+    packed = pack(b"key", b"value" * 100, [("own", b"h"), (REDRIVEN, b"1")])
+    often = pack(None, b"often", [(REDRIVEN, b"3")])
     with Producer({"bootstrap.servers": servers}) as producer:
-        producer.send(dead, b"small", headers=_letter(0, "failed", "E", "large"))
-        for number, piece in enumerate((packed[:300], packed[300:]), start=1):
-            facts = [one for one in _letter(1, "failed", "E", "large") if one[0] != "trace"]
-            producer.send(dead, piece, b"large-0@1", headers=[*facts, (PART, b"%d/2" % number)])
+        producer.send(dead, b"before", headers=_letter(0, "failed", "E", "large"))
+        _send_parts(producer, dead, 1, [packed[:300], packed[300:]], "large")
         producer.send(dead, b"behind", headers=_letter(2, "failed", "E", "large"))
-    base = {"topic": dead, "servers": servers, "everything": True}
+        _send_parts(producer, dead, 3, [packed[:100], None, packed[200:]], "large")
+        _send_parts(producer, dead, 4, [b"no letter", b"at all"], "large")
+        _send_parts(producer, dead, 5, [often[:9], often[9:]], "large")
+    base = {"topic": dead, "servers": servers, "max_attempts": 3}
+    dry = run(parsed(OPTIONS, {**base, "dry_run": True}), spark)
+    assert (dry.document["fit"], dry.document["put_back"]) == (3, 0)
     done = run(parsed(OPTIONS, base), spark)
-    assert (done.document["put_back"], done.document["in_parts"], done.has_findings) == (2, 2, True)
-    assert {record.value for record in everything(servers, "large")} == {b"small", b"behind"}
-    with DeadLetters({"bootstrap.servers": servers}, dead) as letters:
-        assert letters.redrive(lambda letter: True) == 1
-    whole = [record for record in everything(servers, "large") if record.key is not None]
-    assert [(record.key, record.value) for record in whole] == [(b"key", b"value" * 100)]
+    # Of one letter a part is missing, and of another the parts make none.
+    assert (done.document["put_back"], done.document["in_parts"], done.has_findings) == (3, 4, True)
+    back = everything(servers, "large")
+    assert [record.value for record in back] == [b"before", b"value" * 100, b"behind"]
+    assert (back[1].key, back[1].headers) == (b"key", (("own", b"h"), (REDRIVEN, b"2")))
     again = run(parsed(OPTIONS, base), spark)
-    assert (again.document["put_back"], again.document["in_parts"], again.has_findings) == (0, 0, False)
+    assert (again.document["put_back"], again.document["put_back_before"]) == (0, 0)
+    with DeadLetters({"bootstrap.servers": servers}, dead) as letters:
+        left = [(letter.record.value, letter.offsets) for letter in letters.letters()]
+    assert left == [(b"often", (8, 9))]
+
+
+def test_a_letter_in_parts_is_written_down_whole_or_not_at_all() -> None:
+    parts = {3: (1, 3)}
+    chosen, ledger = settle(Ledger(), [0, 1, 2, 3, 4], [3, 4], parts)
+    assert (chosen, ledger) == ([3, 4], Ledger(0, ((1, 2), (3, 5))))
+    assert [offset for offset in range(6) if ledger.has(offset)] == [1, 3, 4]

@@ -15,7 +15,7 @@ from headrace.client.configs import ConnectionConfig
 from headrace.errors import ErrorCode, HeadraceError, NetworkError, RetriableError, error_for
 from headrace.net.authentication import REFUSALS
 from headrace.net.connection import Call, ConnectionState, OnDone
-from headrace.net.connections import Connections, Transport
+from headrace.net.connections import Connections, NodeState, Transport
 from headrace.net.node import Node
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from headrace.runtime import Clock
@@ -204,6 +204,12 @@ class ClientCore(Connections):
             for listener in list(self.refusal_listeners):
                 listener(key, error)
         self._route(now)
+
+    def _take_back(self, state: NodeState) -> None:
+        anywhere = [call for call in state.waiting if call.goes_anywhere]
+        if anywhere:
+            state.waiting = [call for call in state.waiting if not call.goes_anywhere]
+            self._unrouted = anywhere + self._unrouted
 
     def _fail_unrouted(self, error: HeadraceError) -> None:
         unrouted, self._unrouted = self._unrouted, []

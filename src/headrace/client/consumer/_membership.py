@@ -474,8 +474,10 @@ class GroupMembership:
                 # A pattern: others may have seen new topics first.
                 subscriptions.topics |= {partition.topic for partition in given}
                 self._joined_topics = set(subscriptions.topics)
+        # Only the call is between: what a signal's handler raises beside it is none of the assignor's errors.
+        on_assignment, generation_id = self._assignors[str(self.protocol_name)].on_assignment, self.generation_id
         try:
-            self._assignors[str(self.protocol_name)].on_assignment(assignment, self.generation_id)
+            on_assignment(assignment, generation_id)
         except Exception as raised:
             log.exception("the assignor raised in on_assignment")
             error = raised

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from headrace.client.cluster.view import ClusterView, TopicView
 from headrace.client.producer._batch import Handles, ProducerBatch, cut, slice_columns, tell_batch
-from headrace.client.producer._errors import unknown_topic
+from headrace.client.producer._errors import unknown_partition, unknown_topic
 from headrace.client.producer._flushes import FlushWait, leave
 from headrace.client.producer._queues import (
     Held,
@@ -47,7 +47,6 @@ from headrace.errors import (
     InvalidTopicError,
     KafkaError,
     MessageTooLargeError,
-    UnknownTopicOrPartitionError,
 )
 from headrace.records import kernels
 from headrace.records.batch import HEADER_BYTES
@@ -60,7 +59,6 @@ log = logging.getLogger("headrace.client.producer")
 _COLUMN_HASH_FROM_ROWS = 32
 _VALUE, _KEY, _PLACE = itemgetter(VALUE), itemgetter(KEY), itemgetter(PLACE)
 _TIMESTAMP, _HEADERS, _CALLBACK = itemgetter(TIMESTAMP), itemgetter(HEADERS), itemgetter(CALLBACK)
-_ANY_VERSION = -1
 
 
 class Accumulator:
@@ -103,6 +101,8 @@ class Accumulator:
         """What a callback raised that was no error but an end; whoever drives this raises it when all is told."""
         self._filling: list[FlushWait] = []
         """Flushes that wait for the rows which are being put into batches."""
+        self._trying: Held | None = None
+        """What these rows are, if they were held before."""
         self._transactional = settings.transactional_id is not None
         self._sticky: dict[str, StickyState] = {}
 
@@ -185,64 +185,77 @@ class Accumulator:
         if view is None and not is_text(topic):
             self.fail_rows(rows, InvalidTopicError(f"the name of topic {topic!r} cannot be written as UTF-8"))
             return
+        self.use(topic, now)
+        if view is None or not view.partitions:
+            self._hold(rows, None, now)
+            return
+        if topic in self.held:
+            # Whatever is held goes first, so that order is kept.
+            self._release(topic, now, now_ms)
+        self._distribute(rows, view, now, now_ms, created)
+
+    def use(self, topic: str, now: float) -> None:
+        """A topic is used: its metadata is kept from now on, until it was not for `metadata.max.idle.ms`."""
         if topic not in self.used_topics:
             # Also where it is in the view: forgotten since it was last used, it is not kept up to date there any more.
             self.wants_topic(topic)
         self.used_topics[topic] = now
-        if topic in self.held or view is None or not view.partitions:
-            # Whatever is held goes first, so that order is kept.
-            self.hold(rows, now, _ANY_VERSION)
-            return
-        self._distribute(rows, view, now, now_ms, created)
 
-    def hold(self, rows: Rows | ColumnRows, now: float, view_version: int) -> None:
-        size = size_of(rows)
-        self.buffered_bytes += size
-        deadline = now + self.settings.max_block_ms / 1000
-        self.held.setdefault(rows.topic, []).append(Held(rows, deadline, view_version, size))
+    def _hold(self, rows: Rows | ColumnRows, partition: int | None, now: float) -> None:
+        """Until metadata come that have the topic, or the partition; rows that were held before, no longer for that."""
+        before = self._trying
+        deadline = now + self.settings.max_block_ms / 1000 if before is None else before.deadline
+        held = Held(rows, partition, deadline, self.view.version, size_of(rows))
+        self.buffered_bytes += held.size
+        for wait in self._filling:
+            wait.join(held.flushes)
+        self.held.setdefault(rows.topic, []).append(held)
+        if partition is not None:
+            self.wants_metadata()
 
     def release(self, now: float, now_ms: int) -> float:
         """Try again what is held, now that there may be new metadata; when the next of it times out."""
+        return min([self._release(topic, now, now_ms) for topic in list(self.held)], default=float("inf"))
+
+    def _release(self, topic: str, now: float, now_ms: int) -> float:
+        view = self.view.topics.get(topic)
+        if view is not None and view.partitions:
+            waiting = self.held.pop(topic)
+            for entry in waiting:
+                if entry.view_version < self.view.version:
+                    self._try_again(entry, view, now, now_ms)
+                else:
+                    self.held.setdefault(topic, []).append(entry)
+        fatal = None if view is None else fatal_topic_error(view)
         due = float("inf")
-        for topic, waiting in list(self.held.items()):
-            view = self.view.topics.get(topic)
-            if (
-                view is not None
-                and view.partitions
-                and all(entry.view_version < self.view.version for entry in waiting)
-            ):
-                del self.held[topic]
-                for entry in waiting:
-                    self.buffered_bytes -= entry.size
-                    self._filling = entry.flushes
-                    self._distribute(entry.rows, view, now, now_ms, now, is_last_try=True)
-                    self._filling = []
-                    leave(entry.flushes)
+        for entry in list(self.held.get(topic, ())):
+            if fatal is None and entry.deadline > now:
+                due = min(due, entry.deadline)
                 continue
-            fatal = None if view is None else fatal_topic_error(view)
-            for entry in list(waiting):
-                if fatal is None and entry.deadline > now:
-                    due = min(due, entry.deadline)
-                    continue
-                waiting.remove(entry)
-                self.fail_held(entry, fatal or unknown_topic(topic, view, self.settings.max_block_ms, self.trouble()))
-            if not waiting:
-                del self.held[topic]
+            self.held[topic].remove(entry)
+            self.fail_held(entry, fatal or self._not_known(entry, topic, view))
+        if not self.held.get(topic, True):
+            del self.held[topic]
         return due
+
+    def _try_again(self, entry: Held, view: TopicView, now: float, now_ms: int) -> None:
+        self.buffered_bytes -= entry.size
+        self._trying, self._filling = entry, entry.flushes
+        self._distribute(entry.rows, view, now, now_ms, now)
+        self._trying, self._filling = None, []
+        leave(entry.flushes)
+
+    def _not_known(self, entry: Held, topic: str, view: TopicView | None) -> HeadraceError:
+        waited_ms = self.settings.max_block_ms
+        if entry.partition is None or view is None or not view.partitions:
+            return unknown_topic(topic, view, waited_ms, self.trouble())
+        return unknown_partition(topic, entry.partition, len(view.partitions), waited_ms)
 
     # --- partitions ---------------------------------------------------------------------------------------------------
 
-    def _distribute(
-        self,
-        rows: Rows | ColumnRows,
-        view: TopicView,
-        now: float,
-        now_ms: int,
-        created: float,
-        is_last_try: bool = False,
-    ) -> None:
+    def _distribute(self, rows: Rows | ColumnRows, view: TopicView, now: float, now_ms: int, created: float) -> None:
         try:
-            self._place(rows, view, now, now_ms, created, is_last_try)
+            self._place(rows, view, now, now_ms, created)
         except BaseException as error:
             # Whatever it is, these rows are the only ones to fail of it; those that are in a batch go on with that.
             log.exception("records for %s could not be put into batches", rows.topic)
@@ -253,24 +266,15 @@ class Accumulator:
             if len(rows):
                 self.fail_rows(rows, KafkaError(f"a record for {rows.topic} could not be put into a batch: {error!r}"))
 
-    def _place(
-        self,
-        rows: Rows | ColumnRows,
-        view: TopicView,
-        now: float,
-        now_ms: int,
-        created: float,
-        is_last_try: bool,
-    ) -> None:
+    def _place(self, rows: Rows | ColumnRows, view: TopicView, now: float, now_ms: int, created: float) -> None:
         if isinstance(rows, ColumnRows):
-            self._distribute_columns(rows, view, now_ms, created)
+            self._distribute_columns(rows, view, now, created)
             return
         keyless = self.settings.ignore_keys or rows.keys.count(None) == len(rows)
         if self.partitioner is None and rows.partitions is None and keyless:
             self._append_sticky(rows, view, now_ms, created)
             return
         by_partition: dict[int, list[int]] = {}
-        late: list[int] = []
         if self.partitioner is None:
             chosen = list(self._choose(rows, view))
         else:
@@ -283,15 +287,16 @@ class Accumulator:
         if None in chosen:
             self._stick(chosen, rows, view)
         for row, partition in enumerate(cast("list[int]", chosen)):
-            if 0 <= partition < len(view.partitions):
-                by_partition.setdefault(partition, []).append(row)
-            else:
-                late.append(row)
+            by_partition.setdefault(partition, []).append(row)
         for partition, picked in by_partition.items():
             chunk = rows if len(picked) == len(rows) else rows.take(picked)
-            self._append(self.queue(rows.topic, partition), chunk, now_ms, created)
-        if late:
-            self._no_such_partition(rows.take(late), chosen[late[0]], view, now, is_last_try)
+            if 0 <= partition < len(view.partitions):
+                self._append(self.queue(rows.topic, partition), chunk, now_ms, created)
+            elif partition < 0:
+                self.fail_rows(chunk, unknown_partition(rows.topic, partition, len(view.partitions)))
+            else:
+                # It may have been added since the metadata came.
+                self._hold(chunk, partition, now)
 
     def _stick(self, chosen: list[int | None], rows: Rows, view: TopicView) -> None:
         """Fill in where keyless rows among keyed ones go, row by row: those of one partition keep their order."""
@@ -321,19 +326,6 @@ class Accumulator:
                 return [(h & 0x7FFFFFFF) % count for h in hashes]
             return [None if key is None else (h & 0x7FFFFFFF) % count for h, key in zip(hashes, keys)]
         return [None if key is None else partition_for_key(key, count) for key in keys]
-
-    def _no_such_partition(self, rows: Rows, wrong: int | None, view: TopicView, now: float, is_last_try: bool) -> None:
-        """Partitions may have been added since the metadata came: ask once more before giving up."""
-        if not is_last_try:
-            self.hold(rows, now, self.view.version)
-            self.wants_metadata()
-            return
-        self.fail_rows(
-            rows,
-            UnknownTopicOrPartitionError(
-                f"{rows.topic} has partitions 0 to {len(view.partitions) - 1}: there is no {wrong}"
-            ),
-        )
 
     def queue(self, topic: str, partition: int) -> PartitionQueue:
         found = self.queues.get((topic, partition))
@@ -481,16 +473,13 @@ class Accumulator:
 
     # --- columns into batches -----------------------------------------------------------------------------------------
 
-    def _distribute_columns(self, rows: ColumnRows, view: TopicView, now_ms: int, created: float) -> None:
+    def _distribute_columns(self, rows: ColumnRows, view: TopicView, now: float, created: float) -> None:
         limit = max(1, self.settings.batch_size)
         state = self._sticky.setdefault(rows.topic, StickyState())
         lengths, adaptive = self._queue_length(rows.topic), self.settings.adaptive
         for fixed, columns, ends in rows.plan(len(view.partitions)):
-            if fixed is not None and not 0 <= fixed < len(view.partitions):
-                error: HeadraceError = UnknownTopicOrPartitionError(
-                    f"{rows.topic} has {len(view.partitions)} partitions: there is no {fixed}"
-                )
-                self._fail_columns(rows, len(columns), error)
+            if fixed is not None and fixed >= len(view.partitions):
+                self._hold(rows.planned(fixed, columns, ends), fixed, now)
                 continue
             start = 0
             while start < len(columns):
@@ -585,3 +574,7 @@ class Accumulator:
             del self.used_topics[topic]
             self._sticky.pop(topic, None)
         return idle
+
+    def unused_queues(self) -> dict[tuple[str, int], PartitionQueue]:
+        """The queues of partitions that nothing is under way to, of topics that are not used any more."""
+        return {key: queue for key, queue in self.queues.items() if key[0] not in self.used_topics and queue.is_empty}

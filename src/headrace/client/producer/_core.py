@@ -117,6 +117,7 @@ class ProducerCore:
             for topic in accumulator.forget_idle_topics(now):
                 if self.core.topics is not None:
                     self.core.topics.discard(topic)
+            self.numbers.forget_unused()
         return max(0.0, min(due - now, 60.0))
 
     def _drain(self, now: float, now_ms: int, created: float) -> None:
@@ -504,13 +505,15 @@ class ProducerCore:
         due = now + limit
         late: list[tuple[PartitionQueue, ProducerBatch]] = []
         for queue in self.accumulator.queues.values():
-            # Oldest first: where the first is not late, none is.
-            for batches in (queue.in_flight, queue.batches):
+            # What is sent again is in flight behind younger ones; of what waits, none is late where the first is not.
+            for is_waiting, batches in ((False, queue.in_flight), (True, queue.batches)):
                 for batch in batches:
-                    if batch.created + limit > now:
-                        due = min(due, batch.created + limit)
+                    if batch.created + limit <= now:
+                        late.append((queue, batch))
+                        continue
+                    due = min(due, batch.created + limit)
+                    if is_waiting:
                         break
-                    late.append((queue, batch))
         for queue, batch in late:
             if batch in queue.batches:
                 queue.batches.remove(batch)

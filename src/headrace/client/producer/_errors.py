@@ -11,6 +11,7 @@ from headrace.errors import (
     KafkaError,
     OutOfOrderSequenceNumberError,
     RequestTimedOutError,
+    UnknownTopicOrPartitionError,
     error_for,
 )
 from headrace.words import plural
@@ -62,6 +63,12 @@ def unknown_topic(
         f"topic {topic} was not known within {timeout_ms} ms (max.block.ms){told}: create it, or allow "
         "auto.create.topics.enable on the brokers"
     )
+
+
+def unknown_partition(topic: str, partition: int | None, count: int, waited_ms: int = 0) -> HeadraceError:
+    """Its topic has no such partition: at all, or for so long as it was waited for."""
+    waited = f" (nor was one added within {waited_ms} ms, max.block.ms)" if waited_ms else ""
+    return UnknownTopicOrPartitionError(f"{topic} has partitions 0 to {count - 1}: there is no {partition}{waited}")
 
 
 def unknown_partitions(topic: str, seconds: float, trouble: HeadraceError | None) -> RequestTimedOutError:

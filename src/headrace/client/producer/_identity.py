@@ -107,6 +107,24 @@ class IdentityKeeper:
             self._call = None
         return _FOREVER
 
+    def forget_unused(self) -> None:
+        """Forget partitions of topics that nothing is sent to any more (a producer may come by many in its life).
+
+        Should one be used again, its numbers begin at 0, as those that the broker may know of it did: so it needs
+        another epoch. In a transaction that is the coordinator's to give: numbers that are still good are kept.
+        """
+        identity, is_transactional = self.identity, self.settings.transactional_id is not None
+        is_bump_needed = False
+        for key, queue in self.accumulator.unused_queues().items():
+            is_needed = queue.sequences.is_begun(identity)
+            if key in self._unsettled or (is_needed and is_transactional):
+                continue
+            is_bump_needed = is_bump_needed or is_needed
+            del self.accumulator.queues[key]
+        if is_bump_needed:
+            identity.bump()
+            log.debug("partitions were forgotten: the producer's epoch is now %d", identity.epoch)
+
     def _settle(self, queue: PartitionQueue) -> None:
         sequences = queue.sequences
         if queue.in_flight or (sequences.assigned and not sequences.is_refused):

@@ -150,22 +150,26 @@ class LoopSender(Sender):
     def delivery_future(self, delivery: Any) -> asyncio.Future[None]:
         """Done when the delivery is."""
         future: asyncio.Future[None] = self.client.loop.create_future()
-        self._unplaced.append((delivery, future))
-        self._place_waiters()
+        if not self._place_waiter(delivery, future):
+            # Only this one is looked at: thousands may be waited for before the first topic is known.
+            self._unplaced.append((delivery, future))
         return future
 
     def _place_waiters(self) -> None:
         """Have those who wait for deliveries told by the batch of each, once there is one."""
-        left = []
-        for delivery, future in self._unplaced:
-            owner = delivery if isinstance(delivery, BatchDelivery) else delivery[OWNER]
-            if delivery.done():
-                set_done(future)
-            elif isinstance(owner, (ProducerBatch, BatchDelivery)):
-                owner.waiters.append(lambda f=future, d=delivery: self._delivered(d, f))  # type: ignore[misc]  # defaults bind
-            else:
-                left.append((delivery, future))
-        self._unplaced = left
+        waiting, self._unplaced = self._unplaced, []
+        self._unplaced += [one for one in waiting if not self._place_waiter(*one)]
+
+    def _place_waiter(self, delivery: Any, future: asyncio.Future[None]) -> bool:
+        """Whether there is a batch to tell who waits, or nothing to wait for any more."""
+        owner = delivery if isinstance(delivery, BatchDelivery) else delivery[OWNER]
+        if delivery.done():
+            set_done(future)
+        elif isinstance(owner, (ProducerBatch, BatchDelivery)):
+            owner.waiters.append(lambda: self._delivered(delivery, future))
+        else:
+            return False
+        return True
 
     def _delivered(self, delivery: Any, future: asyncio.Future[None]) -> None:
         if delivery.done():

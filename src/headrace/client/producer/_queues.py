@@ -20,11 +20,15 @@ _TOPIC = itemgetter(TOPIC)
 
 @dataclass(slots=True)
 class Held:
-    """Rows whose topic (or partition) is not known yet."""
+    """Rows whose topic, or partition, is not known yet. What is held for its topic goes before what comes after it; of
+    a partition that may have been added, only what is for that one, too, waits with it."""
 
     rows: Rows | ColumnRows
+    partition: int | None
+    """The one that there is not yet; None: there is no topic yet."""
     deadline: float
     view_version: int
+    """Of the metadata that lack it."""
     size: int
     flushes: list[FlushWait] = field(default_factory=list)
 
@@ -38,6 +42,11 @@ class PartitionQueue:
     batches: deque[ProducerBatch] = field(default_factory=deque)
     in_flight: list[ProducerBatch] = field(default_factory=list)
     sequences: Sequences = field(default_factory=Sequences)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits, nor has a number and no outcome."""
+        return not (self.batches or self.in_flight or self.sequences.assigned)
 
 
 def by_topic(taken: list[Delivery]) -> Iterable[list[Delivery]]:

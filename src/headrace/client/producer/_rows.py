@@ -107,6 +107,10 @@ class ColumnRows:
     def __len__(self) -> int:
         return len(self.columns)
 
+    def planned(self, partition: int, columns: Columns | Unpacked, ends: Sequence[int]) -> ColumnRows:
+        """Some of the rows, for this partition."""
+        return ColumnRows(self.delivery, self.topic, columns, lambda _: [(partition, columns, ends)])
+
 
 def is_text(name: str) -> bool:
     """Whether it can be written as UTF-8, as it has to be to get to a broker."""

@@ -111,6 +111,10 @@ class Sequences:
     def _is_of(self, identity: CurrentIdentity) -> bool:
         return (self.producer_id, self.epoch) == (identity.producer_id, identity.epoch)
 
+    def is_begun(self, identity: CurrentIdentity) -> bool:
+        """Whether numbers were given under this identity: the next batch goes on from there."""
+        return self._is_of(identity) and identity.is_known and self.next > 0
+
     def following(self, identity: CurrentIdentity) -> tuple[int, int, int]:
         """Producer id, epoch and number of the next batch that is sent for the first time. None of it is taken yet."""
         if not self._is_of(identity):

@@ -1,8 +1,9 @@
 """The blocking producer's sender: one background thread, which does everything but append.
 
-Three locks, each for one thing. `core_lock`: who works with the core and the connections, which is the thread, but not
-while it waits for the sockets. `lock`: who waits for what, and how much may be taken; never held for long. The
-accumulator's `taking`: who takes records out of `pending`, where a caller may make columns of them early.
+Four locks, each for one thing. `core_lock`: who works with the core and the connections, which is the thread, but not
+while it waits for the sockets. `lock`: who waits for what, and how much may be taken; never held for long, nor while
+code of the user's runs. `_ending`: who fails what is left at the end. The accumulator's `taking`: who takes records out
+of `pending`, where a caller may make columns of them early.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ class ThreadSender(Sender):
 
     __slots__ = (
         "_blocked",
+        "_ending",
         "_setup",
         "_step_bytes",
         "_taking",
@@ -73,6 +75,8 @@ class ThreadSender(Sender):
         self.thread: threading.Thread | None = None
         self.pid = os.getpid()
         self.core_lock = CoreLock()
+        self._ending = CoreLock()
+        """Who fails what is left."""
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
         self.waiting = 0
@@ -134,14 +138,25 @@ class ThreadSender(Sender):
         # Looked at last: what is appended after the thread's last look is failed by who finds the state so, or by us.
         if self.state >= SenderState.ENDING:
             self.is_idle = True
-            self._fail_rest()
+            self._fail_rest(0.0)
 
-    def _fail_rest(self) -> None:
-        """Without a thread, whatever is there has failed."""
+    def _fail_rest(self, *timeout_s: float) -> None:
+        """Without a thread, whatever is there has failed. Who cannot have the lock for that leaves it to who has.
+
+        Callbacks are called meanwhile: they may wait for what another thread holds that has just appended, and must
+        neither find a lock of the producer's held that `send` takes, nor be waited for by it.
+        """
+        core = self.core
+        if core is not None:
+            while self._ending.attempt(lambda: self._abort(core), *timeout_s) and core.accumulator.pending:
+                # Appended since, by somebody who found the lock taken.
+                pass
         with self.lock:
-            if self.core is not None:
-                self.core.abort(self.why_closed())
             self.changed.notify_all()
+
+    def _abort(self, core: ProducerCore) -> bool:
+        core.abort(self.why_closed())
+        return True
 
     def make_room(self, size: int) -> None:
         """Start the thread, or wake it, or wait for room."""

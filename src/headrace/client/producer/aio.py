@@ -91,7 +91,7 @@ class Producer(ProducerCalls):
         check_record(topic, None, None)
         seconds = self._seconds(timeout)
         client, arrived = self._sender.client, asyncio.Event()
-        wait = TopicWait(client.core, topic)
+        wait = TopicWait(self._sender.core, topic)
 
         def look(*_: Any) -> None:
             if wait.is_over:
@@ -99,7 +99,7 @@ class Producer(ProducerCalls):
 
         client.core.listeners.append(look)
         client.core.refusal_listeners.append(look)
-        client.core.add_topic(topic)
+        wait.ask()
         look()
         client.schedule()
         try:
@@ -116,13 +116,13 @@ class Producer(ProducerCalls):
         """Deliver what was sent (for at most that many seconds), then end. What is left has failed. Idempotent."""
         if self._closed:
             return
-        sender = self._sender
+        sender, begun = self._sender, self._clock.monotonic()
         try:
             if timeout is None or timeout > 0:
                 await self._abort_open(timeout)
                 self._closed = True
                 sender.close()
-                await self.flush(timeout)
+                await self.flush(None if timeout is None else max(0.0, timeout - (self._clock.monotonic() - begun)))
         except TimeoutError:
             log.warning("closing with records undelivered: %s s were not enough", timeout)
         finally:

@@ -98,9 +98,8 @@ class Producer(ProducerCalls):
         """The topic's partitions with their leaders; waits for its metadata up to `max.block.ms`."""
         check_record(topic, None, None)
         sender, seconds = self._own_sender(), self._seconds(timeout)
-        client = sender.started().core
-        wait = TopicWait(client, topic)
-        sender.run_soon(lambda: client.add_topic(topic), "partitions_for")
+        wait = TopicWait(sender.started(), topic)
+        sender.run_soon(wait.ask, "partitions_for")
         with contextlib.suppress(TimeoutError):
             sender.wait(lambda: wait.is_over, seconds, "partitions_for")
         return wait.partitions(seconds)
@@ -109,11 +108,11 @@ class Producer(ProducerCalls):
         """Deliver what was sent (for at most that many seconds), then end. What is left has failed. Idempotent."""
         if self._closed:
             return
-        sender = self._sender
+        sender, begun = self._sender, self._clock.monotonic()
         try:
             if not sender.is_on_thread and sender.error is None and (timeout is None or timeout > 0):
                 self._abort_open(timeout)
-                self.flush(timeout)
+                self.flush(None if timeout is None else max(0.0, timeout - (self._clock.monotonic() - begun)))
         except TimeoutError:
             log.warning("closing with records undelivered: %s s were not enough", timeout)
         except ClientClosedError:

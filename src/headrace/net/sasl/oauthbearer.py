@@ -6,6 +6,7 @@ import base64
 import binascii
 import http.client
 import json
+import logging
 import os
 import re
 import threading
@@ -20,9 +21,12 @@ from typing import Any
 from headrace.errors import HeadraceError, NetworkError, SaslAuthenticationFailedError
 from headrace.net.sasl.exchange import Exchange
 
+log = logging.getLogger("headrace.net")
+
 _SEPARATOR = "\x01"
 _EXTENSION = re.compile(r"[A-Za-z]+")
 _REFRESH_PART = 0.8
+_TRY_AGAIN_S = 10.0
 _ANSWER_BYTES_MAX = 1024 * 1024
 
 
@@ -67,11 +71,23 @@ class TokenSource:
         with self._lock:
             if self._token is not None and self._now() < self._refresh_at:
                 return
-            self._token = token = self._checked_token()
+            try:
+                self._token = token = self._checked_token()
+            except HeadraceError as error:
+                self._go_on_with_the_last(error)
+                return
             now = self._now()
             self._refresh_at = (
                 float("inf") if token.expires_at is None else now + (token.expires_at - now) * _REFRESH_PART
             )
+
+    def _go_on_with_the_last(self, error: HeadraceError) -> None:
+        """No token is given now. While the last one is good, that is no reason to be cut off."""
+        token, now = self._token, self._now()
+        if token is None or token.expires_at is None or token.expires_at <= now:
+            raise error
+        self._refresh_at = min(token.expires_at, now + _TRY_AGAIN_S)
+        log.warning("the next token could not be had, and the last one is used for now: %s", error)
 
     def _checked_token(self) -> Token:
         try:
@@ -79,6 +95,9 @@ class TokenSource:
             _check(token, self._now())
         except HeadraceError:
             raise
+        except OSError as error:
+            # Whoever gives tokens could not be reached: that may pass.
+            raise NetworkError(f"there is no token now: {type(error).__name__}: {error}") from error
         except Exception as error:
             # Whatever a callback gave or a server answered: it is this connection's failure, and nobody else's.
             raise SaslAuthenticationFailedError(f"there is no token: {type(error).__name__}: {error}") from error

@@ -41,6 +41,7 @@ from headrace.spark.pipelines.declaring import (
     parsed,
 )
 from headrace.spark.pipelines.moments import moment_ms
+from headrace.spark.pipelines.parts import OFFSETS, whole_letters
 from headrace.spark.pipelines.ranges import read_ranges
 from headrace.spark.pipelines.running import PipelineRun
 from headrace.spark.pipelines.transacted import Transacted
@@ -58,6 +59,8 @@ REDRIVEN = "headrace-redriven"
 _LETTERS_MAX = 5_000_000
 _SHOWN = 20
 _LOOKED_AT = ("partition", "offset", "fits", "target", "reason", "error", "is_part")
+Parts = dict[int, tuple[int, ...]]
+"""Of letters of one partition that were written in parts: the offsets of all, by that of the last."""
 _A_PART = "^[0-9]{1,9}/[0-9]{1,9}$"
 
 OPTIONS = (
@@ -162,16 +165,20 @@ def check_ledgers(ledgers: Mapping[TopicPartition, Ledger], latest: Offsets, gro
             )
 
 
-def settle(ledger: Ledger, there: Sequence[int], wanted: Sequence[int]) -> tuple[list[int], Ledger]:
-    """Those of the wanted offsets that can be written down as put back, the first ones, and the ledger with them.
+def settle(
+    ledger: Ledger, there: Sequence[int], wanted: Sequence[int], parts: Parts | None = None
+) -> tuple[list[int], Ledger]:
+    """Those of the wanted letters that can be written down as put back, the first ones, and the ledger with them.
 
-    `there`: every offset of the partition that has a letter, ascending. What is between them has none and needs none.
+    `there`: every offset of the partition that has a letter, or a part of one, ascending. What is between them has none
+    and needs none.
     """
+    offsets_of = parts or {}
     low, high = 0, len(wanted)
     best: tuple[int, Ledger] = (0, ledger)
     while low <= high:
         middle = (low + high + 1) // 2
-        made = _settled(ledger, there, wanted[:middle])
+        made = _settled(ledger, there, wanted[:middle], offsets_of)
         if made.note()[1]:
             best = (middle, made)
             low = middle + 1
@@ -180,10 +187,10 @@ def settle(ledger: Ledger, there: Sequence[int], wanted: Sequence[int]) -> tuple
     return list(wanted[: best[0]]), best[1]
 
 
-def _settled(ledger: Ledger, there: Sequence[int], chosen: Sequence[int]) -> Ledger:
+def _settled(ledger: Ledger, there: Sequence[int], chosen: Sequence[int], parts: Parts) -> Ledger:
     if not chosen:
         return ledger
-    last, done = chosen[-1], set(chosen)
+    last, done = chosen[-1], set(_with_parts(chosen, parts))
     gaps: list[Interval] = []
     before = ledger.base
     for offset in there:
@@ -198,6 +205,11 @@ def _settled(ledger: Ledger, there: Sequence[int], chosen: Sequence[int]) -> Led
     return ledger.adding([one for one in gaps if one[0] < one[1]])
 
 
+def _with_parts(letters: Iterable[int], parts: Parts) -> list[int]:
+    """Every offset that these letters are made of, ascending."""
+    return sorted(offset for letter in letters for offset in parts.get(letter, (letter,)))
+
+
 # --- with Spark -------------------------------------------------------------------------------------------------------
 
 
@@ -208,6 +220,8 @@ class _Redrive:
         self.options = options
         self.topic: str = options["topic"]
         self.group = group_of(self.topic)
+        self._parts: dict[int, Parts] = {}
+        """By partition: the letters that were put together of parts."""
 
     def go(self) -> Result:
         cluster = self.writer.cluster
@@ -223,19 +237,21 @@ class _Redrive:
         found = cluster.admin.list_group_offsets([self.group], require_stable=True)[self.group]
         ledgers = {one: Ledger.of(found.get(one), earliest[one]) for one in partitions}
         check_ledgers(ledgers, latest, self.group)
-        letters = self._look(ledgers, latest)
-        chosen, skipped, in_parts = self._choose(letters, ledgers)
+        records = self._look(ledgers, latest)
+        letters = self._whole(records)
+        chosen, skipped = self._choose(letters, ledgers)
         put_back = unrecorded = 0
         if not self.options["dry_run"]:
-            put_back, unrecorded = self._put_back(letters, chosen, ledgers)
+            put_back, unrecorded = self._put_back(records, letters, chosen, ledgers)
+        in_parts = self._left_in_parts(records, ledgers)
         return self._result(letters, chosen, skipped, in_parts, put_back=put_back, unrecorded=unrecorded)
 
     # --- looking ------------------------------------------------------------------------------------------------------
 
     def _look(self, ledgers: Mapping[TopicPartition, Ledger], latest: Offsets) -> pa.Table:
-        """Every letter that is not behind the committed offsets: where it is, whether it fits, where it belongs."""
+        """Every record that is not behind the committed offsets, a letter or a part of one: where it is, whether it
+        fits, where it belongs."""
         import pyarrow as pa
-        from pyspark.sql import functions as F
 
         ranges = {one: (ledger.base, latest[one]) for one, ledger in ledgers.items() if latest[one] > ledger.base}
         if not ranges:
@@ -247,15 +263,51 @@ class _Redrive:
             )
         self.running.tell(lag=total, note="looking at the letters")
         rows = read_ranges(self.running.session, self.running.kafka, ranges)
-        return rows.select(
-            "partition",
-            "offset",
+        return rows.select(*self._looked_at()).toArrow()
+
+    def _looked_at(self) -> list[Column]:
+        from pyspark.sql import functions as F
+
+        return [
+            F.col("partition"),
+            F.col("offset"),
             self._fits().alias("fits"),
             (F.lit(self.options["to"]) if self.options["to"] else _text(ORIGIN_TOPIC)).alias("target"),
             _text(REASON).alias("reason"),
             F.substring(_text(ERROR), 1, 80).alias("error"),
-            F.coalesce(_text(PART).rlike(_A_PART), F.lit(False)).alias("is_part"),
-        ).toArrow()
+            _is_part().alias("is_part"),
+        ]
+
+    def _whole(self, records: pa.Table) -> pa.Table:
+        """The letters: those that are a record each, and those that can be put together of parts. Remembers which."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if not records.num_rows or not any(flags := records["is_part"].to_pylist()):
+            return records
+        ranges: dict[TopicPartition, tuple[int, int]] = {}
+        for index, offset, is_part in zip(records["partition"].to_pylist(), records["offset"].to_pylist(), flags):
+            if is_part:
+                one = TopicPartition(self.topic, index)
+                begin, end = ranges.get(one, (offset, offset + 1))
+                ranges[one] = (min(begin, offset), max(end, offset + 1))
+        rows = read_ranges(self.running.session, self.running.kafka, ranges)
+        found = whole_letters(rows.filter(_is_part())).select(*self._looked_at(), OFFSETS).toArrow()
+        for index, offsets in zip(found["partition"].to_pylist(), found[OFFSETS].to_pylist()):
+            self._parts.setdefault(index, {})[offsets[-1]] = tuple(offsets)
+        alone = records.filter(pc.invert(records["is_part"]))
+        return pa.concat_tables([alone, found.select(list(_LOOKED_AT)).cast(alone.schema)])
+
+    def _left_in_parts(self, records: pa.Table, ledgers: Mapping[TopicPartition, Ledger]) -> int:
+        """How many parts that fit are of no letter that could be put together."""
+        used = {(index, one) for index, parts in self._parts.items() for offsets in parts.values() for one in offsets}
+        return sum(
+            row["fits"]
+            and row["is_part"]
+            and (row["partition"], row["offset"]) not in used
+            and not ledgers[TopicPartition(self.topic, row["partition"])].has(row["offset"])
+            for row in records.to_pylist()
+        )
 
     def _fits(self) -> Column:
         from pyspark.sql import functions as F
@@ -284,20 +336,15 @@ class _Redrive:
 
     def _choose(
         self, letters: pa.Table, ledgers: Mapping[TopicPartition, Ledger]
-    ) -> tuple[dict[TopicPartition, list[int]], int, int]:
-        """Offsets to put back, by partition, ascending; how many that fit were put back before, and how many are only
-        parts of a letter that was too large."""
+    ) -> tuple[dict[TopicPartition, list[int]], int]:
+        """Letters to put back, by partition, ascending; and how many that fit were put back before."""
         chosen: dict[TopicPartition, list[int]] = {}
-        skipped = in_parts = count = 0
+        skipped = count = 0
         fitting = letters.filter(letters["fits"]) if letters.num_rows else letters
         for row in fitting.sort_by([("partition", "ascending"), ("offset", "ascending")]).to_pylist():
             one = TopicPartition(self.topic, row["partition"])
             if ledgers[one].has(row["offset"]):
                 skipped += 1
-                continue
-            if row["is_part"]:
-                # Not a record of anybody's: a piece of one, with others packed.
-                in_parts += 1
                 continue
             if self.options["max_letters"] is not None and count >= self.options["max_letters"]:
                 break
@@ -311,12 +358,13 @@ class _Redrive:
                 )
             chosen.setdefault(one, []).append(row["offset"])
             count += 1
-        return chosen, skipped, in_parts
+        return chosen, skipped
 
     # --- putting back -------------------------------------------------------------------------------------------------
 
     def _put_back(
         self,
+        records: pa.Table,
         letters: pa.Table,
         chosen: Mapping[TopicPartition, list[int]],
         ledgers: dict[TopicPartition, Ledger],
@@ -324,14 +372,14 @@ class _Redrive:
         """How many were put back, and how many were left because a commit's note has no room to say so."""
         put_back = unrecorded = 0
         there: dict[int, list[int]] = {}
-        for row in letters.select(["partition", "offset"]).to_pylist():
+        for row in records.select(["partition", "offset"]).to_pylist():
             there.setdefault(row["partition"], []).append(row["offset"])
         total = sum(map(len, chosen.values()))
         for one, offsets in chosen.items():
             known = sorted(there[one.partition])
             for begin in range(0, len(offsets), self.options["per_step"]):
                 part = offsets[begin : begin + self.options["per_step"]]
-                fitting, ledger = settle(ledgers[one], known, part)
+                fitting, ledger = settle(ledgers[one], known, part, self._parts.get(one.partition))
                 if fitting:
                     put_back += self._step(letters, one, fitting, ledger)
                     ledgers[one] = ledger
@@ -355,9 +403,13 @@ class _Redrive:
             )
         )
         targets = sorted(set(picked["target"].to_pylist()))
-        numbers = self.running.session.createDataFrame(pa.table({"offset": pa.array(offsets, pa.int64())}))
-        rows = read_ranges(self.running.session, self.running.kafka, {one: (offsets[0], offsets[-1] + 1)})
+        parts = self._parts.get(one.partition, {})
+        every = _with_parts(offsets, parts)
+        numbers = self.running.session.createDataFrame(pa.table({"offset": pa.array(every, pa.int64())}))
+        rows = read_ranges(self.running.session, self.running.kafka, {one: (every[0], every[-1] + 1)})
         rows = rows.join(F.broadcast(numbers), "offset", "left_semi")
+        if len(every) > len(offsets):
+            rows = whole_letters(rows)
         target = F.lit(self.options["to"]) if self.options["to"] else _text(ORIGIN_TOPIC)
         rows = rows.select("key", "value", _own_headers().alias("headers"), target.alias("topic"))
         written = self.writer.write(
@@ -413,8 +465,7 @@ class _Redrive:
             lines.append(f"  {damaged:,} of damaged batches stay: they have no record to put back")
         if in_parts:
             lines.append(
-                f"  {in_parts:,} are parts of letters that were too large, and stay: `headrace deadletters redrive` "
-                "puts those together, and back"
+                f"  {in_parts:,} are parts of letters of which others are missing, or that make none together, and stay"
             )
         if unrecorded:
             lines.append(
@@ -428,6 +479,12 @@ def _text(header: str) -> Column:
     from pyspark.sql import functions as F
 
     return F.expr(f"cast(try_element_at(filter(headers, h -> h.key = '{header}'), -1).value as string)")
+
+
+def _is_part() -> Column:
+    from pyspark.sql import functions as F
+
+    return F.coalesce(_text(PART).rlike(_A_PART), F.lit(False))
 
 
 def _number(header: str) -> Column:

@@ -157,6 +157,29 @@ def test_deleted_records_stay_so_though_the_names_of_their_segments_come_back() 
         assert (again.start_offset, again.end_offset) == (start_offset, 20), seed
 
 
+def test_what_is_copied_after_a_cut_within_a_batch_is_not_taken_for_durable() -> None:
+    for seed in range(20):
+        host = make_host(seed)
+        directories = LogDirectories.open(host.runtime, [PATH])
+        directories.open_logs(lambda topic: CONFIG)
+        log = directories.create(CUT, CONFIG, None)
+        for _ in range(3):
+            log.append(batch(b"a", b"b", b"c"), leader_epoch=0, now_ms=NOW_MS)
+        log.sync()
+        directories.checkpoint()
+        cut = LogCut(CUT, log.end_after_cut(7))
+        assert directories.begin_cut(cut)
+        directories.write_cut(cut)
+        log.truncate_to(7)
+        directories.end_cut(cut)
+        for _ in range(20):
+            log.append(batch(b"d" * 90, b"e", b"f"), leader_epoch=1, now_ms=NOW_MS)
+        host.kill(power_loss=True, model=CrashModel.HARSH)
+        host.restart()
+        again = LogDirectories.open(host.runtime, [PATH])
+        assert again.open_logs(lambda topic: CONFIG)[CUT].end_offset >= 6, (seed, again.unopened)
+
+
 def test_a_cut_that_cannot_be_written_down_is_refused() -> None:
     """Also for want of descriptors, which says nothing about the disk: it is tried again."""
     host = make_host()

@@ -319,6 +319,26 @@ def test_a_log_that_is_cut_while_a_move_reads_it_is_read_again(monkeypatch: pyte
     assert stored(directories.finish_move(tp(0))) == before
 
 
+def test_a_log_whose_last_records_were_compacted_away_moves() -> None:
+    """Apache Kafka leaves such: the move went on asking for what comes after the last batch."""
+    host = make_host()
+    directories = opened(host)
+    log = directories.create(tp(0), CONFIG, TOPIC_ID, path=A)
+    fill(log, 3)
+    directories.close()
+    host.disk.open(f"{A}/t-0/{9:020d}.log", create=True).close()
+    directories = opened(host)
+    log = directories.logs[tp(0)]
+    assert log.end_offset == 9
+    move = directories.start_move(tp(0), B)
+    for _ in range(5):
+        move.step()
+    moved = directories.finish_move(tp(0))
+    assert (moved.start_offset, moved.end_offset, moved.size_bytes) == (0, 9, log.size_bytes)
+    fill(moved, 1)
+    assert (moved.end_offset, len(stored(moved))) == (10, 4)
+
+
 def test_a_move_that_is_cancelled_leaves_the_log_where_it_is() -> None:
     host = make_host()
     directories = opened(host)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from headrace.errors import KafkaStorageError, OffsetOutOfRangeError
 from headrace.log import partition_metadata, reading, retention
+from headrace.log.appended import Appended
 from headrace.log.appending import AppendableLog
 from headrace.log.config import LogConfig
 from headrace.log.invariants import SPAN_BYTES, BrokenInvariantError, read_fault, read_span, view_fault
@@ -233,8 +234,22 @@ class Log(AppendableLog):
     # ---- cut -----------------------------------------------------------------------------------------------------
 
     @by_writer
+    def end_after_cut(self, offset: int) -> int:
+        """Where the log will end when it is cut to `offset` (`truncate_to`): at or before that."""
+        self._check_usable()
+        view = self.view
+        if not view.bases[0] <= offset < view.end_offset:
+            return min(offset, view.end_offset)
+        with self._failing(outlasts_shortage=True):
+            return reading.end_before(view.segments[view.place_of(offset)], offset)
+
+    @by_writer
     def truncate_to(self, offset: int) -> None:
-        """Drop every batch that ends at or after `offset`: a follower's log is cut to what its leader has."""
+        """Drop every batch that ends after `offset`: a follower's log is cut to what its leader has.
+
+        It ends where the last batch does that is left, also where `offset` lies within one that is dropped: a follower
+        that went on at `offset` would never ask for what comes before it.
+        """
         self._check_usable()
         view = self.view
         epochs = view.epochs.copy()
@@ -250,6 +265,7 @@ class Log(AppendableLog):
         with contextlib.ExitStack() as held:
             with self._failing(outlasts_shortage=True):
                 # All that needs a descriptor comes before anything is changed: until then it can be tried again.
+                offset = reading.end_before(kept, offset)
                 cut = kept.cut_at(offset, now_ms)
                 producers = self._producers_at(offset, (*view.segments[:place], cut))
                 for segment in view.segments[place:]:
@@ -303,6 +319,20 @@ class Log(AppendableLog):
             cuts=view.cuts + 1,
             cut_to=min(view.cut_to, offset),
         )
+
+    @by_writer
+    def begin_with(self, records: Buffer) -> Appended:
+        """As `append_replica`, to a log without records, also where the first batch begins before the log's start.
+
+        What is before that was deleted where they come from, and it is so here.
+        """
+        start_offset, first_offset = self.view.start_offset, int.from_bytes(records[:8], "big")
+        if first_offset >= start_offset:
+            return self.append_replica(records)
+        self.start_at(first_offset)
+        appended = self.append_replica(records)
+        self._advance_start(min(start_offset, self.view.end_offset))
+        return appended
 
     def _producers_at(self, offset: int, segments: Sequence[Segment]) -> LogProducers:
         """What is known of producers where the log ends at `offset`, with these segments."""

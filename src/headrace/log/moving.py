@@ -41,14 +41,16 @@ class Move:
             future.start_at(current.start_offset)
         if self.caught_up:
             return 0
-        found = current.locate(future.end_offset, max_bytes, limit=current.end_offset, at_least_one=True)
+        end_offset = current.end_offset
+        found = current.locate(future.end_offset, max_bytes, limit=end_offset, at_least_one=True)
         data = found.file.read(found.position, found.length)
         if current.cut_count == self._cuts:  # else it may be of before, or of after, and is read again
-            # After DeleteRecords the first batch may begin before the log's start: the copy then begins with it.
-            first_offset = int.from_bytes(data[:8], "big")
-            if first_offset < future.end_offset and future.end_offset == future.start_offset:
-                future.start_at(first_offset)
-            future.append_replica(data)
+            if not data:
+                future.skip_to(end_offset)
+            elif future.end_offset == future.start_offset:
+                future.begin_with(data)
+            else:
+                future.append_replica(data)
             self._follow_start()
         return valid_bytes(data)
 

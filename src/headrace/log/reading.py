@@ -84,6 +84,16 @@ def nothing(view: View, offset: int) -> Slice:
     return Slice(view.segments[-1].file, view.size, 0, offset, view, len(view.segments) - 1)
 
 
+def end_before(segment: Segment, offset: int) -> int:
+    """Where the segment's last batch ends of those that do at or before `offset`; where it begins when none does."""
+    found = segment.translate(offset)
+    size = segment.size if found is None else found[0]
+    end = segment.base_offset
+    for _, header in segment.headers(segment.offset_index().position_before(size - 1), size):
+        end = header.next_offset
+    return end
+
+
 def aborted_in(start: int, slice_: Slice, *, nowait: bool) -> list[AbortedTransaction]:
     """See `Log.aborted_transactions`."""
     found: list[AbortedTransaction] = []

@@ -7,11 +7,12 @@ import errno
 import itertools
 import json
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from headrace.errors import KafkaStorageError, LogDirNotFoundError
+from headrace.errors import InvalidProducerEpochError, KafkaStorageError, LogDirNotFoundError
 from headrace.log import DirectoryMismatchError, Log, LogConfig, LogCut, LogDirectories, partition_metadata
 from headrace.log.checkpoints import read_offsets
 from headrace.log.directory_names import DirectoryKind, parse_name, temporary_name
@@ -317,6 +318,70 @@ def test_a_log_that_is_cut_while_a_move_reads_it_is_read_again(monkeypatch: pyte
         move.step(300)
     before = stored(log)
     assert stored(directories.finish_move(tp(0))) == before
+
+
+@pytest.mark.parametrize("left", [0, 3])
+def test_a_moved_log_knows_of_transactions_whose_records_are_deleted(left: int) -> None:
+    """Else its end says nothing to the copy, and a late producer of an older epoch could go on in it."""
+    host = make_host()
+    directories = opened(host, producer_expiration_ms=2**62)
+    log = directories.create(tp(0), CONFIG, TOPIC_ID, path=A)
+    log.append(batch(b"deleted", producer=(7, 3, 0), transactional=True), leader_epoch=0, now_ms=NOW_MS)
+    log.append(batch(b"deleted", producer=(8, 1, 0)), leader_epoch=0, now_ms=NOW_MS)
+    fill(log, left)
+    log.delete_records(2)
+    log.roll()
+    log.apply_retention(NOW_MS)
+    move = directories.start_move(tp(0), B)
+    while not move.caught_up:
+        move.step()
+    moved = directories.finish_move(tp(0))
+
+    def check(moved: Log) -> None:
+        assert (moved.start_offset, moved.end_offset) == (log.start_offset, log.end_offset)
+        assert moved.producers.producers.keys() == {7, 8}
+        assert moved.producers.producers[8].last_sequence == 0
+        assert moved.producers.ongoing == log.producers.ongoing == {0: 7}
+        assert moved.last_stable_offset == log.last_stable_offset == log.start_offset
+        with pytest.raises(InvalidProducerEpochError):
+            moved.append(batch(b"late", producer=(7, 2, 1), transactional=True), leader_epoch=0, now_ms=NOW_MS)
+
+    check(moved)
+    host.kill(power_loss=True)
+    host.restart()
+    check(opened(host, producer_expiration_ms=2**62).logs[tp(0)])
+
+
+@pytest.mark.parametrize("how", ["deleted", "cut", "begun anew"])
+def test_a_move_goes_on_though_what_it_was_about_to_read_is_gone(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    directories = opened(make_host())
+    log = directories.create(tp(0), replace(CONFIG, file_delete_delay_ms=0), TOPIC_ID, path=A)
+    fill(log)
+    move = directories.start_move(tp(0), B)
+    move.step(300)
+    assert 0 < move.future.end_offset < 5
+    locate = Log.locate
+
+    def gone_before_it_is_found(self: Log, *where: object, **more: object) -> object:
+        if self is log:
+            monkeypatch.undo()
+            if how == "deleted":
+                log.delete_records(12)
+                log.apply_retention(NOW_MS)
+                log.remove_discarded(NOW_MS * 2)
+            elif how == "cut":
+                log.truncate_to(0)
+            else:
+                log.start_at(50)
+                fill(log, 3, leader_epoch=1)
+        return locate(self, *where, **more)  # type: ignore[arg-type]  # as they came
+
+    monkeypatch.setattr(Log, "locate", gone_before_it_is_found)
+    while not move.caught_up:
+        move.step(300)
+    before = stored(log)
+    moved = directories.finish_move(tp(0))
+    assert (moved.start_offset, moved.end_offset, stored(moved)) == (log.start_offset, log.end_offset, before)
 
 
 def test_a_log_whose_last_records_were_compacted_away_moves() -> None:

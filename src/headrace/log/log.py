@@ -15,7 +15,7 @@ from headrace.log.leader_epochs import LeaderEpochs
 from headrace.log.log_files import LogFiles
 from headrace.log.ownership import by_writer
 from headrace.log.producer_loading import load_snapshot, replay
-from headrace.log.producer_state import DEFAULT_EXPIRATION_MS, LogProducers, Verification
+from headrace.log.producer_state import DEFAULT_EXPIRATION_MS, LogProducers, ProducerEntry, Verification
 from headrace.log.reading import Slice, TimeAndOffset
 from headrace.log.recovery import Loaded, LogLoader
 from headrace.log.segment import TEMPORARY, Caches, Segment
@@ -299,8 +299,11 @@ class Log(AppendableLog):
                 directory.sync()
 
     @by_writer
-    def start_at(self, offset: int) -> None:
-        """Drop everything; what comes next has `offset`: a follower whose leader no longer has what it has."""
+    def start_at(self, offset: int, producers: Sequence[ProducerEntry] = ()) -> None:
+        """Drop everything; what comes next has `offset`: a follower whose leader no longer has what it has.
+
+        A copy is told what `producers` did before that.
+        """
         self._check_usable()
         view = self.view
         with contextlib.ExitStack() as held:
@@ -310,8 +313,13 @@ class Log(AppendableLog):
                 first = Segment.create(self.caches, self.directory, offset, self._clock.now_ms(), TEMPORARY)
             with self._failing():
                 self.files.start_over(first, directory)
-        self.producers = LogProducers(self.partition, self.producers.expiration_ms)
-        self.producers.end_offset = offset
+                state = LogProducers(self.partition, self.producers.expiration_ms)
+                state.load(list(producers), offset, self._clock.now_ms())
+                if state.producers:
+                    # Durable, as nothing in the log could replace it.
+                    self.files.snapshots.take(state)
+                    self.files.snapshots.sync(offset)
+        self.producers = state
         self._publish(
             start_offset=offset,
             end_offset=offset,

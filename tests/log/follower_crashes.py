@@ -124,7 +124,8 @@ class FollowerWorld(Powered):
         """Its leader has another log from there on, perhaps of older epochs than those that are cut off."""
         left = [offset for offset in self.course if offset >= self.log.start_offset]
         if left:
-            offset = self.rng.choice(left[-6:])
+            # Perhaps within a batch, which is dropped whole.
+            offset = self.log.end_after_cut(self.rng.choice(left[-6:]) + self.rng.choice([0, 0, 1]))
             self._drop(offset, offset)
             self.log.truncate_to(offset)
             self._dropped()

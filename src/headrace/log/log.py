@@ -288,11 +288,11 @@ class Log(AppendableLog):
                 wrong = view_fault(cut_view, self.watermark)
                 if wrong is not None:
                     raise self._broken("cut", wrong)
+                self.producers = producers  # before the view: who sees that it was cut sees of producers what is left
                 self.view = cut_view
                 self.files.cut(place, cut, file, now_ms + self.config.file_delete_delay_ms)
                 self.files.snapshots.drop_after(offset)
                 producers.committed_up_to(self.high_watermark)
-                self.producers = producers
                 self._publish()
                 # Durable at once: what was cut must not come back behind what is written in its place.
                 file.sync()

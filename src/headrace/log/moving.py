@@ -34,10 +34,11 @@ class Move:
         current, future = self.current, self.future
         view = current.view
         if view.cuts != self._cuts:
-            if view.cut_to > view.start_offset:
+            if view.cut_to > view.start_offset and not future.segments[0].base_offset:
                 future.truncate_to(min(view.cut_to, future.end_offset))
             else:
-                self._begin_at(view.start_offset)  # nothing is left of what it was
+                # Nothing is left of what it was; or the cut has changed what there is to know of before the copy.
+                self._begin_at(view.start_offset)
             self._cuts = view.cuts
         if future.end_offset < current.start_offset:
             self._begin_at(current.start_offset)

@@ -377,12 +377,24 @@ def test_a_log_that_is_cut_within_a_batch_ends_where_the_one_before_it_does(offs
     in_batches(log, 3, 3, epoch=0)
     in_batches(log, 3, epoch=1)
     assert log.end_after_cut(offset) == 6
-    assert (log.end_offset, log.end_after_cut(20)) == (9, 9)
+    assert (log.end_offset, log.end_after_cut(20), log.end_after_cut(6), log.end_after_cut(3)) == (9, 9, 6, 3)
     log.truncate_to(offset)
     assert (log.end_offset, log.cut_to, log.leader_epoch) == (6, 6, 0)
     assert len(stored(log)) == 2
     log.truncate_to(1)
     assert (log.end_offset, log.leader_epoch, stored(log)) == (0, -1, [])
+
+
+def test_a_log_that_is_cut_where_compaction_has_taken_records_ends_there() -> None:
+    """Their offsets are not given again."""
+    log = open_log(make_host())
+    in_batches(log, 3, epoch=0)
+    later = batch(b"x", b"y")
+    assign(later, 9, 0)
+    log.append_replica(later)
+    assert [log.end_after_cut(offset) for offset in (3, 7, 9, 10, 11)] == [3, 7, 9, 9, 11]
+    log.truncate_to(7)
+    assert (log.end_offset, log.cut_to, log.locate(3, 100, limit=7, at_least_one=True).length) == (7, 7, 0)
 
 
 def test_a_segment_that_begins_after_a_cut_within_a_batch_follows_the_one_before_it() -> None:

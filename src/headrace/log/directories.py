@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from headrace.errors import KafkaStorageError, LogDirNotFoundError, UnknownTopicOrPartitionError
 from headrace.log import checkpoints, identity, partition_metadata
 from headrace.log.config import LogConfig
-from headrace.log.directory import OFFSETS, Directory, LogCut
+from headrace.log.directory import OFFSETS, Directory, LogCut, OffsetOf
 from headrace.log.directory_names import DirectoryKind, temporary_name
 from headrace.log.invariants import BrokenInvariantError
 from headrace.log.log import Log
@@ -477,6 +477,12 @@ class LogDirectories:
                         shortage = error
         if shortage is not None:
             raise shortage
+
+    def write_cleaned(self, path: str, offset_of: OffsetOf) -> None:
+        """Write down up to where each log of a directory was compacted."""
+        for directory in self._online():
+            if directory.path == path:
+                directory.write_checkpoint(self._disk, checkpoints.CLEANER, offset_of=offset_of)
 
     def begin_cut(self, cut: LogCut) -> bool:
         """Before a log's end is cut off: from now on nothing behind the cut counts; whether that has to be written down

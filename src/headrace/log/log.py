@@ -241,14 +241,14 @@ class Log(AppendableLog):
         if not view.bases[0] <= offset < view.end_offset:
             return min(offset, view.end_offset)
         with self._failing(outlasts_shortage=True):
-            return reading.end_before(view.segments[view.place_of(offset)], offset)
+            return reading.batch_start(view.segments[view.place_of(offset)], offset)
 
     @by_writer
     def truncate_to(self, offset: int) -> None:
         """Drop every batch that ends after `offset`: a follower's log is cut to what its leader has.
 
-        It ends where the last batch does that is left, also where `offset` lies within one that is dropped: a follower
-        that went on at `offset` would never ask for what comes before it.
+        It ends where a batch begins that `offset` lies within: a follower that went on at `offset` would never ask for
+        what its leader has before that.
         """
         self._check_usable()
         view = self.view
@@ -265,7 +265,7 @@ class Log(AppendableLog):
         with contextlib.ExitStack() as held:
             with self._failing(outlasts_shortage=True):
                 # All that needs a descriptor comes before anything is changed: until then it can be tried again.
-                offset = reading.end_before(kept, offset)
+                offset = reading.batch_start(kept, offset)
                 cut = kept.cut_at(offset, now_ms)
                 producers = self._producers_at(offset, (*view.segments[:place], cut))
                 for segment in view.segments[place:]:

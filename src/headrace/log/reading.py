@@ -84,14 +84,13 @@ def nothing(view: View, offset: int) -> Slice:
     return Slice(view.segments[-1].file, view.size, 0, offset, view, len(view.segments) - 1)
 
 
-def end_before(segment: Segment, offset: int) -> int:
-    """Where the segment's last batch ends of those that do at or before `offset`; where it begins when none does."""
+def batch_start(segment: Segment, offset: int) -> int:
+    """Where the batch of the segment begins that `offset` lies within; the offset itself where it lies between two."""
     found = segment.translate(offset)
-    size = segment.size if found is None else found[0]
-    end = segment.base_offset
-    for _, header in segment.headers(segment.offset_index().position_before(size - 1), size):
-        end = header.next_offset
-    return end
+    if found is None:
+        return offset
+    _, header = next(segment.headers(found[0]))
+    return min(header.base_offset, offset)
 
 
 def aborted_in(start: int, slice_: Slice, *, nowait: bool) -> list[AbortedTransaction]:

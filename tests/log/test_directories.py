@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import itertools
@@ -20,7 +21,7 @@ from headrace.log.files import LogFile
 from headrace.log.invariants import BrokenInvariantError
 from headrace.log.leader_epochs import EpochStart
 from headrace.runtime import DirectoryLockedError, DiskError, Runtime
-from headrace.runtime.simulated import DiskFault, Host, SimulatedCrash, Simulation, run_simulation
+from headrace.runtime.simulated import DiskFault, Host, SimulatedCrash, Simulation, WorkModel, run_simulation
 from headrace.topics import TopicPartition
 
 from .crashes import stored
@@ -121,6 +122,30 @@ def test_logs_open_and_close_in_parallel() -> None:
 
     result = run_simulation(on_a_host, 1)
     assert result.value == {tp(number): 3 for number in range(20)}
+
+
+def test_no_thread_goes_on_opening_logs_when_the_start_is_given_up() -> None:
+    """Its directories are unlocked then, and another process may have them."""
+
+    async def main(runtime: Runtime, host: Host) -> tuple[int, int]:
+        directories = LogDirectories.open(runtime, [A, B])
+        for number in range(40):
+            fill(directories.create(tp(number), CONFIG, TOPIC_ID), 30)
+        directories.close()
+        directories = LogDirectories.open(runtime, [A, B])
+        host.disk.inject(DiskFault("read", errno.EMFILE, under=f"{A}/t-0"))
+        with pytest.raises(DiskError):
+            await directories.open_logs_in_parallel(lambda topic: CONFIG)
+        opened_then = len(directories.logs)
+        await asyncio.sleep(100)
+        return opened_then, len(directories.logs)
+
+    async def on_a_host(simulation: Simulation) -> tuple[int, int]:
+        host = simulation.host()
+        return await host.start(main(host.runtime, host))
+
+    then, later = run_simulation(on_a_host, 1, work=WorkModel(usual_s_max=0.5)).value
+    assert then == later > 0
 
 
 def test_a_failing_disk_takes_only_its_own_partitions_offline(caplog: pytest.LogCaptureFixture) -> None:
@@ -243,8 +268,28 @@ def test_long_topic_names_stay_legal_directory_names() -> None:
     assert parse_name(name) is not None
     assert parse_name("a-topic-3") == (tp(3, "a-topic"), DirectoryKind.PRESENT)
     assert parse_name("dotted.topic-3") == (tp(3, "dotted.topic"), DirectoryKind.PRESENT)
-    for other in ("meta.properties", "nothing", "lost+found", ".lock"):
+    for other in (
+        "meta.properties",
+        "nothing",
+        "lost+found",
+        ".lock",
+        "t-03",
+        "t-\N{ARABIC-INDIC DIGIT THREE}",
+        "t-1" + "0" * 10,
+    ):
         assert parse_name(other) is None
+
+
+@pytest.mark.parametrize("name", ["notes.log.swap", "notes.swap"])
+def test_a_file_of_somebody_else_does_not_keep_a_broker_from_starting(name: str) -> None:
+    host = make_host()
+    directories = opened(host, A)
+    fill(directories.create(tp(0), CONFIG, TOPIC_ID))
+    directories.close()
+    host.disk.replace_file(f"{A}/t-0/{name}", b"mine")
+    host.disk.makedirs(f"{A}/t-00")
+    assert opened(host, A).logs[tp(0)].end_offset == 20
+    assert host.disk.read_file(f"{A}/t-0/{name}") == b"mine"
 
 
 def test_a_log_moves_to_another_directory_while_it_is_written() -> None:

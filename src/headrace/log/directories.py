@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 from headrace.errors import KafkaStorageError, LogDirNotFoundError, UnknownTopicOrPartitionError
 from headrace.log import checkpoints, identity, partition_metadata
 from headrace.log.config import LogConfig
 from headrace.log.directory import OFFSETS, Directory, LogCut, OffsetOf
+from headrace.log.directory_info import DirectoryInfo, LogInfo
 from headrace.log.directory_names import DirectoryKind, temporary_name
 from headrace.log.invariants import BrokenInvariantError
 from headrace.log.log import Log
@@ -27,27 +28,6 @@ from headrace.topics import TopicPartition
 logger = logging.getLogger("headrace.log")
 
 _CHUNKS_PER_DIRECTORY = 8
-
-
-@dataclass(slots=True, frozen=True)
-class LogInfo:
-    """What DescribeLogDirs says of one log."""
-
-    partition: TopicPartition
-    size_bytes: int
-    offset_lag: int
-    is_future: bool
-
-
-@dataclass(slots=True, frozen=True)
-class DirectoryInfo:
-    """What DescribeLogDirs says of one directory; `offline` has the reason when it is."""
-
-    path: str
-    offline: str | None
-    total_bytes: int
-    usable_bytes: int
-    replicas: list[LogInfo]
 
 
 class LogDirectories:
@@ -143,13 +123,18 @@ class LogDirectories:
         """The same, spread over the runtime's disk threads."""
         opening = self._opening(config_of, fate_of)
         futures = []
-        for directory in self._online():
-            names = await self._runtime.offload(self._begin_opening, opening, directory)
-            size = max(1, -(-len(names) // _CHUNKS_PER_DIRECTORY))
-            for at in range(0, len(names), size):
-                futures.append(self._runtime.offload(self._open_chunk, opening, directory, names[at : at + size]))
-        for future in futures:
-            await future
+        try:
+            for directory in self._online():
+                names = await self._runtime.offload(self._begin_opening, opening, directory)
+                size = max(1, -(-len(names) // _CHUNKS_PER_DIRECTORY))
+                for at in range(0, len(names), size):
+                    futures.append(self._runtime.offload(self._open_chunk, opening, directory, names[at : at + size]))
+        finally:
+            # All of it, also where the start is given up: the directories are unlocked next, and no thread may go on.
+            outcomes = await asyncio.gather(*futures, return_exceptions=True)
+        for outcome in outcomes:
+            if outcome is not None:
+                raise outcome
         return await self._runtime.offload(self._settle, opening, bring_back)
 
     def _opening(self, config_of: ConfigOf, fate_of: FateOf) -> Opening:

@@ -484,6 +484,37 @@ def test_two_topics_of_one_name_are_an_error_where_no_metadata_tells_them_apart(
         opened(host)
 
 
+@pytest.mark.parametrize("here", [A, B])
+@pytest.mark.parametrize("deleted", [0, 17])
+def test_of_two_logs_of_a_partition_the_one_is_used_that_has_the_later_epoch(here: str, deleted: int) -> None:
+    """The other was away, and had more at its end than was committed: what was acknowledged since would be lost."""
+    host = make_host()
+    directories = opened(host)
+    log = directories.create(tp(0), CONFIG, TOPIC_ID, path=here)
+    fill(log, 15, leader_epoch=1)
+    fill(log, 3, leader_epoch=2)
+    log.delete_records(deleted)
+    directories.close()
+    away = B if here == A else A
+    old = Log.open(host.runtime, f"{away}/{tp(0)}", tp(0), CONFIG, topic_id=TOPIC_ID)
+    fill(old, 30, leader_epoch=1)
+    old.close()
+    log = opened(host).logs[tp(0)]
+    assert (log.directory, log.start_offset, log.end_offset) == (f"{here}/{tp(0)}", deleted, 18)
+    assert [name for name in host.disk.listdir(away) if name.endswith("-stray")]
+
+
+def test_of_two_logs_of_a_partition_the_one_with_records_is_used_whatever_epoch_has_begun_in_the_other() -> None:
+    host = make_host()
+    for path, epoch, count in ((A, 5, 0), (B, 1, 3)):
+        log = Log.open(host.runtime, f"{path}/{tp(0)}", tp(0), CONFIG, topic_id=TOPIC_ID)
+        log.begin_epoch(epoch)
+        fill(log, count, leader_epoch=epoch)
+        log.sync()
+        log.close()
+    assert opened(host).logs[tp(0)].directory == f"{B}/{tp(0)}"
+
+
 @pytest.mark.parametrize("operation", ["open", "rename", "sync_dir"])
 def test_a_shortage_of_descriptors_at_the_end_of_a_move_costs_that_move_alone(operation: str) -> None:
     for skip in itertools.count():

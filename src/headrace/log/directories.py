@@ -246,13 +246,16 @@ class LogDirectories:
     def create(
         self, partition: TopicPartition, config: LogConfig, topic_id: bytes | None, *, path: str | None = None
     ) -> Log:
-        """Make a partition's log, in the directory with the fewest (or in `path`); one that is there is returned."""
+        """Make a partition's log, in the directory with the fewest (or in `path`); one that is there is returned, and
+        given its topic's id if it has none."""
         existing = self.get(partition)
         if existing is not None:
             if topic_id is not None and existing.topic_id not in (None, topic_id):
                 raise DirectoryMismatchError(
                     f"{existing.directory} holds an older topic of the same name: delete it first"
                 )
+            if topic_id is not None and existing.topic_id is None:
+                self.identify(existing, topic_id)
             return existing
         reason = self.unopened.get(partition)
         if reason is not None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from headrace.broker.replicas import Replicas
+from headrace.log import Log, LogDirectories
+from headrace.runtime import DiskError
 
 from .several import SeveralBrokers, create, run_several
 
@@ -57,5 +60,36 @@ def test_a_log_without_an_id_is_fetched_by_its_id_though_its_leader_changes_mean
         await cluster.until(lambda: in_sync(3), 60.0)
         for partition in cluster.running(DAMAGED).replicas.partitions.values():
             assert partition.log.topic_id is not None
+
+    run_several(main)
+
+
+def test_a_log_that_could_not_be_given_its_id_for_want_of_descriptors_is_given_it_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It stayed offline until the next start."""
+
+    async def main(cluster: SeveralBrokers) -> None:
+        assert await create(cluster, 1, TOPIC, 1, replicas=3) == 0
+        states = cluster.running(1).image.topics
+        await cluster.until(lambda: TOPIC in states and len(states[TOPIC].partitions[0].isr) == 3)
+        damaged = cluster.brokers[DAMAGED]
+        damaged.kill()
+        await cluster.until(lambda: len(states[TOPIC].partitions[0].isr) == 2)
+        disk = damaged.host.restart().disk
+        disk.open(f"/data/one/{TOPIC}-0/partition.metadata").pwrite(0, b"torn")
+        identify, short = LogDirectories.identify, [True, True]
+
+        def run_short(directories: LogDirectories, log: Log, topic_id: bytes) -> None:
+            if short:
+                short.pop()
+                raise DiskError("open", log.directory, errno.EMFILE)
+            identify(directories, log, topic_id)
+
+        monkeypatch.setattr(LogDirectories, "identify", run_short)
+        await damaged.start()
+        await cluster.until(lambda: len(states[TOPIC].partitions[0].isr) == 3, 60.0)
+        assert cluster.running(DAMAGED).partition(TOPIC, 0).log.topic_id == states[TOPIC].topic_id
+        assert not short
 
     run_several(main)

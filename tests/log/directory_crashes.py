@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 
 from headrace.errors import HeadraceError
 from headrace.log import Log, LogConfig, LogCut, LogDirectories, LogFate, Move
-from headrace.records import assign, build_batch
+from headrace.records import ControlType, assign, build_batch, control_batch
+from headrace.records.batch import NO_PRODUCER_ID
 from headrace.runtime.simulated import CrashModel, DiskFault, SimulatedCrash, simulated_host
 from headrace.topics import TopicPartition
 
@@ -45,7 +46,8 @@ class Expected:
     def take(self, log: Log) -> None:
         """Go on from what is in the log, which has to be one of those that it may be."""
         kept = {header_of(batch).base_offset: batch for batch in stored(log)}
-        courses = [self.course] if self.before is None else [self.course, self.before]
+        # The longer one first: where nothing is to be read, deleted records may come back.
+        courses = [self.course] if self.before is None else [self.before, self.course]
         course = next((one for one in courses if kept.items() <= one.items()), None)
         assert course is not None, f"{log} has what it was never sent, or what was cut off: {log.recovery}"
         assert log.end_offset >= self.promised, f"{log} was promised up to {self.promised}: {log.recovery}"
@@ -80,7 +82,7 @@ class DirectoriesWorld(Powered):
         """As a broker does: logs that are missing are made, those that lost the id of their topic are given it."""
         self.moves.clear()
         self.cut = None
-        directories = self.directories = LogDirectories.open(self.host.runtime, PATHS)
+        directories = self.directories = LogDirectories.open(self.host.runtime, PATHS, producer_expiration_ms=2**62)
         logs = directories.open_logs(lambda topic: self.config, self._fate_of, bring_back=True)
         assert not directories.unopened
         assert logs.keys() <= self.expected.keys()
@@ -176,16 +178,33 @@ class DirectoriesWorld(Powered):
         last = header_of(expected.course[max(expected.course)]).leader_epoch if expected.course else 0
         epoch, offset, batches = max(log.leader_epoch, last) + self.rng.choice([0, 0, 0, 1]), log.end_offset, []
         for _ in range(self.rng.randint(1, 4)):
-            values = [self.rng.randbytes(self.rng.choice([4, 90])) for _ in range(self.rng.randint(1, 3))]
-            batch = build_batch([(NOW_MS, b"k", value, []) for value in values])
+            batch = self._batch()
             assign(batch, offset, epoch)
             batches.append(bytes(batch))
             expected.course[offset] = batches[-1]
-            offset += len(values)
+            offset = header_of(batches[-1]).next_offset
         log.append_replica(b"".join(batches))
         # Where descriptors run short between two segments, the rest is left to the next answer of the leader.
         expected.course = {at: batch for at, batch in expected.course.items() if at < log.end_offset}
         log.update_high_watermark(log.end_offset)
+
+    def _batch(self) -> bytearray:
+        rng = self.rng
+        producer = rng.choice([NO_PRODUCER_ID, NO_PRODUCER_ID, 1, 2, 3])
+        if producer > 1 and rng.random() < 0.4:
+            kind = rng.choice([ControlType.COMMIT, ControlType.ABORT])
+            return control_batch(kind, producer_id=producer, producer_epoch=0, coordinator_epoch=0, timestamp=NOW_MS)
+        values = [rng.randbytes(rng.choice([4, 90])) for _ in range(rng.randint(1, 3))]
+        records = [(NOW_MS, b"k", value, []) for value in values]
+        if producer == NO_PRODUCER_ID:
+            return build_batch(records)
+        return build_batch(
+            records,
+            producer_id=producer,
+            producer_epoch=0,
+            base_sequence=rng.randrange(1000),
+            transactional=producer > 1,
+        )
 
     def _sync(self) -> None:
         if (found := self._any_log()) is not None:
@@ -207,7 +226,8 @@ class DirectoriesWorld(Powered):
         left = [offset for offset in expected.course if offset >= log.start_offset - self.rng.choice([0, 0, 0, 5])]
         if not left:
             return
-        offset = self.rng.choice(left[-8:])
+        # Perhaps within a batch, which is dropped whole.
+        offset = log.end_after_cut(self.rng.choice(left[-8:]) + self.rng.choice([0, 0, 1, 2]))
         if self._begin_cut(expected, partition, offset):
             if partition in self.moves and self.rng.random() < 0.5:
                 log = self._exchange(partition)
@@ -295,7 +315,9 @@ class DirectoriesWorld(Powered):
             self._cancel_move(partition)
             raise
         del self.moves[partition]
-        assert (moved.start_offset, moved.end_offset) == (move.current.start_offset, move.current.end_offset)
+        current = move.current
+        assert (moved.start_offset, moved.end_offset) == (current.start_offset, current.end_offset)
+        assert known_of(moved) == known_of(current)
         moved.update_high_watermark(moved.end_offset)
         self.expected[partition].promised = moved.end_offset
         return moved
@@ -316,6 +338,13 @@ class DirectoriesWorld(Powered):
         if self.rng.random() < 0.4:
             self.crash()
         self.open()
+
+
+def known_of(log: Log) -> tuple[set[int], dict[int, tuple[bool, int]]]:
+    """Which transactions are open, where their first records are there; and each producer's last sequence."""
+    producers = log.producers.producers.values()
+    first_offsets = {offset for offset in log.producers.ongoing if offset >= log.start_offset}
+    return first_offsets, {entry.producer_id: (entry.in_transaction, entry.last_sequence) for entry in producers}
 
 
 def run_directories_seed(seed: int) -> None:

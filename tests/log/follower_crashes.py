@@ -124,7 +124,8 @@ class FollowerWorld(Powered):
         """Its leader has another log from there on, perhaps of older epochs than those that are cut off."""
         left = [offset for offset in self.course if offset >= self.log.start_offset]
         if left:
-            offset = self.rng.choice(left[-6:])
+            # Perhaps within a batch, which is dropped whole.
+            offset = self.log.end_after_cut(self.rng.choice(left[-6:]) + self.rng.choice([0, 0, 1]))
             self._drop(offset, offset)
             self.log.truncate_to(offset)
             self._dropped()
@@ -136,6 +137,13 @@ class FollowerWorld(Powered):
         self.start_offset = 0
         self.log.start_at(offset)
         self._dropped()
+        batch = self._batch(max(offset - self.rng.randint(0, 2), 0))
+        header = header_of(batch)
+        if header.base_offset < offset < header.next_offset:
+            # Its leader's log starts within a batch.
+            self.course[header.base_offset] = batch
+            self.log.begin_with(batch)
+            assert (self.log.start_offset, self.log.end_offset) == (offset, header.next_offset)
 
     def _drop(self, offset: int, durable_max: int) -> None:
         """Before a cut it is written down that nothing behind it is durable (`LogDirectories.begin_cut`)."""

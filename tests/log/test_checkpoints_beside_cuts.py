@@ -157,6 +157,71 @@ def test_deleted_records_stay_so_though_the_names_of_their_segments_come_back() 
         assert (again.start_offset, again.end_offset) == (start_offset, 20), seed
 
 
+def test_what_is_copied_after_a_cut_within_a_batch_is_not_taken_for_durable() -> None:
+    for seed in range(20):
+        host = make_host(seed)
+        directories = LogDirectories.open(host.runtime, [PATH])
+        directories.open_logs(lambda topic: CONFIG)
+        log = directories.create(CUT, CONFIG, None)
+        for _ in range(3):
+            log.append(batch(b"a", b"b", b"c"), leader_epoch=0, now_ms=NOW_MS)
+        log.sync()
+        directories.checkpoint()
+        cut = LogCut(CUT, log.end_after_cut(7))
+        assert directories.begin_cut(cut)
+        directories.write_cut(cut)
+        log.truncate_to(7)
+        directories.end_cut(cut)
+        for _ in range(20):
+            log.append(batch(b"d" * 90, b"e", b"f"), leader_epoch=1, now_ms=NOW_MS)
+        host.kill(power_loss=True, model=CrashModel.HARSH)
+        host.restart()
+        again = LogDirectories.open(host.runtime, [PATH])
+        assert again.open_logs(lambda topic: CONFIG)[CUT].end_offset >= 6, (seed, again.unopened)
+
+
+def cleaned(host: Host, path: str = PATH) -> dict[TopicPartition, int]:
+    return checkpoints.read_offsets(host.disk, f"{path}/{checkpoints.CLEANER}")
+
+
+@pytest.mark.parametrize("noted", ["at an earlier start", "since"])
+def test_what_is_cut_off_is_not_said_to_be_compacted(noted: str) -> None:
+    """Where compaction was there may be gaps: after a crash a segment that is lost would pass for one."""
+    host = make_host()
+    directories, log = with_a_synced_log(host)
+    directories.write_cleaned(PATH, lambda log: 15)
+    assert cleaned(host) == {CUT: 15}
+    if noted == "at an earlier start":
+        directories.close()
+        directories = LogDirectories.open(host.runtime, [PATH, ELSEWHERE])
+        log = directories.open_logs(lambda topic: CONFIG)[CUT]
+    cut = LogCut(CUT, 10)
+    assert directories.begin_cut(cut)
+    directories.write_cut(cut)
+    assert cleaned(host) == {CUT: 10}
+    directories.write_cleaned(PATH, lambda log: 15)  # by who does not know of the cut yet
+    assert cleaned(host) == {CUT: 10}
+    log.truncate_to(10)
+    directories.end_cut(cut)
+
+
+def test_what_a_damaged_log_was_compacted_to_is_kept() -> None:
+    host = make_host()
+    directories, _ = with_a_synced_log(host)
+    directories.create(OTHER, CONFIG, None, path=PATH)
+    directories.write_cleaned(PATH, lambda log: 15)
+    directories.close()
+    file = host.disk.open(f"{PATH}/{CUT}/{0:020d}.log")
+    file.pwrite(200, b"damaged")
+    file.close()
+    host.disk.remove(f"{PATH}/.kafka_cleanshutdown")
+    directories = LogDirectories.open(host.runtime, [PATH])
+    directories.open_logs(lambda topic: CONFIG)
+    assert directories.unopened.keys() == {CUT}
+    directories.write_cleaned(PATH, lambda log: 3)
+    assert cleaned(host) == {CUT: 15, OTHER: 3}
+
+
 def test_a_cut_that_cannot_be_written_down_is_refused() -> None:
     """Also for want of descriptors, which says nothing about the disk: it is tried again."""
     host = make_host()

@@ -238,3 +238,22 @@ def test_jobs_and_results_survive_the_way_to_another_process() -> None:
     assert table.clean() is not None
     assert CleanJob.from_json(jobs[0].to_json()) == jobs[0]
     assert asyncio.run(table.cleaner.close()) is None  # type: ignore[func-returns-value]  # that is the point
+
+
+def test_a_copy_that_comes_back_to_a_directory_is_not_compacted_as_far_as_what_was_there_before() -> None:
+    """It may have been cut elsewhere, of which nothing is known here."""
+    table = _filled()
+    report = table.clean()
+    assert report is not None
+    assert table.cleaner.checkpoint_of(table.log) == report.end_offset
+    before = table.cleaner
+    table.reboot()
+    assert before.checkpoint_of(table.log) is None
+
+
+def test_where_compaction_ended_is_not_written_down_beyond_a_cut() -> None:
+    table = _filled()
+    table.clean()
+    table.log.truncate_to(15)
+    assert table.cleaner.checkpoint_of(table.log) == 30
+    assert table.cleaner._still_cleaned(table.log) == 15

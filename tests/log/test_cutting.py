@@ -360,3 +360,66 @@ def test_what_producers_did_before_a_log_was_begun_anew_does_not_come_back_with_
     assert again.last_stable_offset == again.end_offset
     again.close()
     assert open_log(host, clean=True).producers.producers == {}
+
+
+def in_batches(log: Log, *sizes: int, epoch: int) -> None:
+    """Copy batches of so many records, behind the log's end."""
+    for size in sizes:
+        one = batch(*[b"x" * 30] * size)
+        assign(one, log.end_offset, epoch)
+        log.append_replica(one)
+
+
+@pytest.mark.parametrize("offset", [7, 8])
+def test_a_log_that_is_cut_within_a_batch_ends_where_the_one_before_it_does(offset: int) -> None:
+    """A follower that went on in the middle would never be sent what its leader has before that."""
+    log = open_log(make_host())
+    in_batches(log, 3, 3, epoch=0)
+    in_batches(log, 3, epoch=1)
+    assert log.end_after_cut(offset) == 6
+    assert (log.end_offset, log.end_after_cut(20), log.end_after_cut(6), log.end_after_cut(3)) == (9, 9, 6, 3)
+    log.truncate_to(offset)
+    assert (log.end_offset, log.cut_to, log.leader_epoch) == (6, 6, 0)
+    assert len(stored(log)) == 2
+    log.truncate_to(1)
+    assert (log.end_offset, log.leader_epoch, stored(log)) == (0, -1, [])
+
+
+def test_a_log_that_is_cut_where_compaction_has_taken_records_ends_there() -> None:
+    """Their offsets are not given again."""
+    log = open_log(make_host())
+    in_batches(log, 3, epoch=0)
+    later = batch(b"x", b"y")
+    assign(later, 9, 0)
+    log.append_replica(later)
+    assert [log.end_after_cut(offset) for offset in (3, 7, 9, 10, 11)] == [3, 7, 9, 9, 11]
+    log.truncate_to(7)
+    assert (log.end_offset, log.cut_to, log.locate(3, 100, limit=7, at_least_one=True).length) == (7, 7, 0)
+
+
+def test_a_segment_that_begins_after_a_cut_within_a_batch_follows_the_one_before_it() -> None:
+    """Else it was taken, after a crash, for what comes behind a segment that was lost."""
+    host, config = make_host(), LogConfig(segment_bytes=900)
+    log = open_log(host, config)
+    in_batches(log, 6, 6, epoch=0)
+    log.truncate_to(8)
+    log.roll()
+    in_batches(log, 6, epoch=1)
+    assert bases(log) == [0, 6]
+    expected = stored(log)
+    again = open_log(host, config)
+    assert stored(again) == expected
+    assert not again.recovery.cut_bytes
+
+
+def test_a_log_begins_with_a_batch_that_its_start_lies_in() -> None:
+    host = make_host()
+    log = open_log(host)
+    log.start_at(4)
+    records = batch(*[b"x"] * 5)
+    assign(records, 2, 1)
+    appended = log.begin_with(records)
+    assert (appended.base_offset, appended.last_offset) == (2, 6)
+    assert (log.start_offset, log.high_watermark, log.end_offset) == (4, 4, 7)
+    assert log.epochs.entries == [(1, 4)]
+    assert stored(open_log(host)) == [bytes(records)]

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import itertools
 import json
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from headrace.errors import KafkaStorageError, LogDirNotFoundError
+from headrace.errors import InvalidProducerEpochError, KafkaStorageError, LogDirNotFoundError
 from headrace.log import DirectoryMismatchError, Log, LogConfig, LogCut, LogDirectories, partition_metadata
 from headrace.log.checkpoints import read_offsets
 from headrace.log.directory_names import DirectoryKind, parse_name, temporary_name
@@ -19,7 +21,7 @@ from headrace.log.files import LogFile
 from headrace.log.invariants import BrokenInvariantError
 from headrace.log.leader_epochs import EpochStart
 from headrace.runtime import DirectoryLockedError, DiskError, Runtime
-from headrace.runtime.simulated import DiskFault, Host, SimulatedCrash, Simulation, run_simulation
+from headrace.runtime.simulated import DiskFault, Host, SimulatedCrash, Simulation, WorkModel, run_simulation
 from headrace.topics import TopicPartition
 
 from .crashes import stored
@@ -120,6 +122,30 @@ def test_logs_open_and_close_in_parallel() -> None:
 
     result = run_simulation(on_a_host, 1)
     assert result.value == {tp(number): 3 for number in range(20)}
+
+
+def test_no_thread_goes_on_opening_logs_when_the_start_is_given_up() -> None:
+    """Its directories are unlocked then, and another process may have them."""
+
+    async def main(runtime: Runtime, host: Host) -> tuple[int, int]:
+        directories = LogDirectories.open(runtime, [A, B])
+        for number in range(40):
+            fill(directories.create(tp(number), CONFIG, TOPIC_ID), 30)
+        directories.close()
+        directories = LogDirectories.open(runtime, [A, B])
+        host.disk.inject(DiskFault("read", errno.EMFILE, under=f"{A}/t-0"))
+        with pytest.raises(DiskError):
+            await directories.open_logs_in_parallel(lambda topic: CONFIG)
+        opened_then = len(directories.logs)
+        await asyncio.sleep(100)
+        return opened_then, len(directories.logs)
+
+    async def on_a_host(simulation: Simulation) -> tuple[int, int]:
+        host = simulation.host()
+        return await host.start(main(host.runtime, host))
+
+    then, later = run_simulation(on_a_host, 1, work=WorkModel(usual_s_max=0.5)).value
+    assert then == later > 0
 
 
 def test_a_failing_disk_takes_only_its_own_partitions_offline(caplog: pytest.LogCaptureFixture) -> None:
@@ -242,8 +268,28 @@ def test_long_topic_names_stay_legal_directory_names() -> None:
     assert parse_name(name) is not None
     assert parse_name("a-topic-3") == (tp(3, "a-topic"), DirectoryKind.PRESENT)
     assert parse_name("dotted.topic-3") == (tp(3, "dotted.topic"), DirectoryKind.PRESENT)
-    for other in ("meta.properties", "nothing", "lost+found", ".lock"):
+    for other in (
+        "meta.properties",
+        "nothing",
+        "lost+found",
+        ".lock",
+        "t-03",
+        "t-\N{ARABIC-INDIC DIGIT THREE}",
+        "t-1" + "0" * 10,
+    ):
         assert parse_name(other) is None
+
+
+@pytest.mark.parametrize("name", ["notes.log.swap", "notes.swap"])
+def test_a_file_of_somebody_else_does_not_keep_a_broker_from_starting(name: str) -> None:
+    host = make_host()
+    directories = opened(host, A)
+    fill(directories.create(tp(0), CONFIG, TOPIC_ID))
+    directories.close()
+    host.disk.replace_file(f"{A}/t-0/{name}", b"mine")
+    host.disk.makedirs(f"{A}/t-00")
+    assert opened(host, A).logs[tp(0)].end_offset == 20
+    assert host.disk.read_file(f"{A}/t-0/{name}") == b"mine"
 
 
 def test_a_log_moves_to_another_directory_while_it_is_written() -> None:
@@ -319,6 +365,90 @@ def test_a_log_that_is_cut_while_a_move_reads_it_is_read_again(monkeypatch: pyte
     assert stored(directories.finish_move(tp(0))) == before
 
 
+@pytest.mark.parametrize("left", [0, 3])
+def test_a_moved_log_knows_of_transactions_whose_records_are_deleted(left: int) -> None:
+    """Else its end says nothing to the copy, and a late producer of an older epoch could go on in it."""
+    host = make_host()
+    directories = opened(host, producer_expiration_ms=2**62)
+    log = directories.create(tp(0), CONFIG, TOPIC_ID, path=A)
+    log.append(batch(b"deleted", producer=(7, 3, 0), transactional=True), leader_epoch=0, now_ms=NOW_MS)
+    log.append(batch(b"deleted", producer=(8, 1, 0)), leader_epoch=0, now_ms=NOW_MS)
+    fill(log, left)
+    log.delete_records(2)
+    log.roll()
+    log.apply_retention(NOW_MS)
+    move = directories.start_move(tp(0), B)
+    while not move.caught_up:
+        move.step()
+    moved = directories.finish_move(tp(0))
+
+    def check(moved: Log) -> None:
+        assert (moved.start_offset, moved.end_offset) == (log.start_offset, log.end_offset)
+        assert moved.producers.producers.keys() == {7, 8}
+        assert moved.producers.producers[8].last_sequence == 0
+        assert moved.producers.ongoing == log.producers.ongoing == {0: 7}
+        assert moved.last_stable_offset == log.last_stable_offset == log.start_offset
+        with pytest.raises(InvalidProducerEpochError):
+            moved.append(batch(b"late", producer=(7, 2, 1), transactional=True), leader_epoch=0, now_ms=NOW_MS)
+
+    check(moved)
+    host.kill(power_loss=True)
+    host.restart()
+    check(opened(host, producer_expiration_ms=2**62).logs[tp(0)])
+
+
+@pytest.mark.parametrize("how", ["deleted", "cut", "begun anew"])
+def test_a_move_goes_on_though_what_it_was_about_to_read_is_gone(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    directories = opened(make_host())
+    log = directories.create(tp(0), replace(CONFIG, file_delete_delay_ms=0), TOPIC_ID, path=A)
+    fill(log)
+    move = directories.start_move(tp(0), B)
+    move.step(300)
+    assert 0 < move.future.end_offset < 5
+    locate = Log.locate
+
+    def gone_before_it_is_found(self: Log, *where: object, **more: object) -> object:
+        if self is log:
+            monkeypatch.undo()
+            if how == "deleted":
+                log.delete_records(12)
+                log.apply_retention(NOW_MS)
+                log.remove_discarded(NOW_MS * 2)
+            elif how == "cut":
+                log.truncate_to(0)
+            else:
+                log.start_at(50)
+                fill(log, 3, leader_epoch=1)
+        return locate(self, *where, **more)  # type: ignore[arg-type]  # as they came
+
+    monkeypatch.setattr(Log, "locate", gone_before_it_is_found)
+    while not move.caught_up:
+        move.step(300)
+    before = stored(log)
+    moved = directories.finish_move(tp(0))
+    assert (moved.start_offset, moved.end_offset, stored(moved)) == (log.start_offset, log.end_offset, before)
+
+
+def test_a_log_whose_last_records_were_compacted_away_moves() -> None:
+    """Apache Kafka leaves such: the move went on asking for what comes after the last batch."""
+    host = make_host()
+    directories = opened(host)
+    log = directories.create(tp(0), CONFIG, TOPIC_ID, path=A)
+    fill(log, 3)
+    directories.close()
+    host.disk.open(f"{A}/t-0/{9:020d}.log", create=True).close()
+    directories = opened(host)
+    log = directories.logs[tp(0)]
+    assert log.end_offset == 9
+    move = directories.start_move(tp(0), B)
+    for _ in range(5):
+        move.step()
+    moved = directories.finish_move(tp(0))
+    assert (moved.start_offset, moved.end_offset, moved.size_bytes) == (0, 9, log.size_bytes)
+    fill(moved, 1)
+    assert (moved.end_offset, len(stored(moved))) == (10, 4)
+
+
 def test_a_move_that_is_cancelled_leaves_the_log_where_it_is() -> None:
     host = make_host()
     directories = opened(host)
@@ -352,6 +482,37 @@ def test_two_topics_of_one_name_are_an_error_where_no_metadata_tells_them_apart(
     host.disk.replace_file(f"{B}/t-0/{partition_metadata.FILE_NAME}", partition_metadata.encode(bytes(range(1, 17))))
     with pytest.raises(DirectoryMismatchError, match=r"t-0 is in /data/a and in /data/b"):
         opened(host)
+
+
+@pytest.mark.parametrize("here", [A, B])
+@pytest.mark.parametrize("deleted", [0, 17])
+def test_of_two_logs_of_a_partition_the_one_is_used_that_has_the_later_epoch(here: str, deleted: int) -> None:
+    """The other was away, and had more at its end than was committed: what was acknowledged since would be lost."""
+    host = make_host()
+    directories = opened(host)
+    log = directories.create(tp(0), CONFIG, TOPIC_ID, path=here)
+    fill(log, 15, leader_epoch=1)
+    fill(log, 3, leader_epoch=2)
+    log.delete_records(deleted)
+    directories.close()
+    away = B if here == A else A
+    old = Log.open(host.runtime, f"{away}/{tp(0)}", tp(0), CONFIG, topic_id=TOPIC_ID)
+    fill(old, 30, leader_epoch=1)
+    old.close()
+    log = opened(host).logs[tp(0)]
+    assert (log.directory, log.start_offset, log.end_offset) == (f"{here}/{tp(0)}", deleted, 18)
+    assert [name for name in host.disk.listdir(away) if name.endswith("-stray")]
+
+
+def test_of_two_logs_of_a_partition_the_one_with_records_is_used_whatever_epoch_has_begun_in_the_other() -> None:
+    host = make_host()
+    for path, epoch, count in ((A, 5, 0), (B, 1, 3)):
+        log = Log.open(host.runtime, f"{path}/{tp(0)}", tp(0), CONFIG, topic_id=TOPIC_ID)
+        log.begin_epoch(epoch)
+        fill(log, count, leader_epoch=epoch)
+        log.sync()
+        log.close()
+    assert opened(host).logs[tp(0)].directory == f"{B}/{tp(0)}"
 
 
 @pytest.mark.parametrize("operation", ["open", "rename", "sync_dir"])

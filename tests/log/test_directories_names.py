@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
+from collections.abc import Callable
 
 import pytest
 
@@ -331,12 +332,16 @@ def test_a_topic_made_anew_does_not_inherit_how_far_the_old_one_was_compacted() 
         directories.open_logs(lambda topic: compacted)
         old = directories.create(KEY, compacted, OLD)
         fill(old, 50)
-        cleaner = Cleaner(host.runtime)
+
+        async def write(path: str, offset_of: Callable[[Log], int | None]) -> None:
+            directories.write_cleaned(path, offset_of)
+
+        cleaner = Cleaner(host.runtime, write_checkpoint=write)
         assert await cleaner.clean_once([old]) is not None
         noted = checkpoints.read_offsets(host.disk, f"{A}/{checkpoints.CLEANER}")
         directories.delete(KEY)
         # A cleaner that sees the file for the first time when the old log is gone and the new one is not there yet.
-        later = Cleaner(host.runtime)
+        later = Cleaner(host.runtime, write_checkpoint=write)
         assert await later.clean_once([]) is None
         new = directories.create(KEY, compacted, NEW)
         fill(new, 3)

@@ -46,7 +46,7 @@ class Maintenance:
             limits,
             compaction_worker=compaction_worker,
             change=self._change,
-            change_directory=broker.replicas.change_directories,
+            write_checkpoint=self._write_cleaned,
         )
         self._tasks: list[asyncio.Task[None]] = []
         self._is_stopping = False
@@ -185,6 +185,9 @@ class Maintenance:
             change()
 
         await self._broker.partition(topic, index).turns.change_log(unless_exchanged)
+
+    async def _write_cleaned(self, path: str, offset_of: Callable[[Log], int | None]) -> None:
+        await self._broker.replicas.change_directories(self._broker.directories.write_cleaned, path, offset_of)
 
     async def _tidy(self) -> None:
         """Remove what was deleted some time ago, and keep the metadata log short."""

@@ -53,6 +53,7 @@ class Partition:
         "_refusal",
         "_role_epoch",
         "_surroundings",
+        "_sync_again",
         "append_watchers",
         "key",
         "leadership",
@@ -89,6 +90,8 @@ class Partition:
         self._offline: str | None = None
         #: Why nothing is done here as the leader: the log is offline, or this broker counts as dead (`suspend`).
         self._refusal: str | None = None
+        #: When what could not be synced is tried again; None: it is not.
+        self._sync_again: asyncio.TimerHandle | None = None
         #: Who uses the log, and who has to wait while it is exchanged.
         self.turns = LogTurns(log, writer, self.failed, self.wake_all)
         self.put(log, writer)
@@ -508,6 +511,9 @@ class Partition:
 
     def _sync_rest(self) -> None:
         """Have synced what nobody waits for: what an earlier role left, or what another `flush.messages` asks for."""
+        if self._sync_again is not None:
+            self._sync_again.cancel()  # of however many have asked for it
+            self._sync_again = None
         log = self.log
         if log.failure is not None or self._offline is not None:
             return
@@ -523,7 +529,8 @@ class Partition:
         try:
             await self.turns.sync_log(log)
         except KafkaStorageError:
-            asyncio.get_running_loop().call_later(SYNC_RETRY_S, self._sync_rest)
+            if self._sync_again is None:
+                self._sync_again = asyncio.get_running_loop().call_later(SYNC_RETRY_S, self._sync_rest)
             return
         self.note_durable()
         self.wake_all()

@@ -136,7 +136,7 @@ class Replicas:
                 await self.change_directories(self.directories.identify, found, topic.topic_id)
             except DiskError as error:
                 log.error("%s: the id of its topic could not be written down: %s", found.partition, error)
-                self._offline[found.partition] = _Offline(str(error))
+                self._offline[found.partition] = _Offline(str(error), is_waiting=error.is_shortage)
                 continue
             # Only now: it is fetched by this id, if another leads it.
             self._add(topic.name, index, found, state)

@@ -6,8 +6,9 @@ published in one assignment. Who owns what is said in `LogState`, and checked by
 
 from headrace.log.appended import Appended, UnexpectedOffsetError
 from headrace.log.config import TOPIC_CONFIGS, LogConfig
-from headrace.log.directories import DirectoryInfo, LogDirectories, LogInfo
+from headrace.log.directories import LogDirectories
 from headrace.log.directory import LogCut
+from headrace.log.directory_info import DirectoryInfo, LogInfo
 from headrace.log.log import Log
 from headrace.log.meta_properties import DirectoryMismatchError
 from headrace.log.moving import Move

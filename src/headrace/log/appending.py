@@ -392,6 +392,15 @@ class AppendableLog(LogState):
             self.active is not active,
         )
 
+    @by_writer
+    def skip_to(self, offset: int) -> None:
+        """End at `offset`, as the log does that this is a copy of: compaction has taken the last records before it."""
+        if self.failure is not None:
+            raise self._failed()
+        view = self.view
+        if offset > view.end_offset:
+            self._grow(offset, view.undecided, view.ended, view.epochs)
+
     def _append_copies(self, batches: Sequence[Batch], headers: Sequence[BatchHeader], now_ms: int) -> None:
         """Write a leader's batches with as few calls as can be."""
         config = self.config

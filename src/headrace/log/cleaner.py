@@ -30,15 +30,18 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 Change = Callable[[Log, Callable[[], None]], Awaitable[None]]
 """Run something that changes a log, in order with its appends: on the loop, or by its directory's writer."""
-ChangeDirectory = Callable[[Callable[[], None]], Awaitable[None]]
-"""Run something that changes the files at a log directory's root, in order with all that does."""
+WriteCheckpoint = Callable[[str, Callable[[Log], int | None]], Awaitable[None]]
+"""Write down up to where each log of a directory was compacted, in order with all that changes the directory."""
 
 
 class _Cleaned(NamedTuple):
-    """Where a log's last compaction ended. By topic id, as another topic may have the same name later."""
+    """Where a log's last compaction ended. Of this log alone: what has its name later, another topic or a copy that was
+    moved here, may not be compacted as far."""
 
-    topic_id: bytes | None
+    log: Log
     offset: int
+    cuts: int
+    """How often it had been cut before."""
 
 
 class CompactionWorker(Protocol):
@@ -132,14 +135,14 @@ class Cleaner:
         *,
         compaction_worker: CompactionWorker | None = None,
         change: Change | None = None,
-        change_directory: ChangeDirectory | None = None,
+        write_checkpoint: WriteCheckpoint | None = None,
     ) -> None:
         self._runtime = runtime
         self._disk = runtime.disk
         self.limits = limits or CleaningLimits()
         self._compaction_worker = compaction_worker or InThread(runtime)
         self._change = change or _inline
-        self._change_directory: ChangeDirectory = change_directory or runtime.offload
+        self._write_checkpoint = write_checkpoint
         self._checkpoints: dict[str, dict[TopicPartition, _Cleaned]] = {}
         self._cuts_known: dict[TopicPartition, int] = {}
         self._one_at_a_time = asyncio.Lock()
@@ -193,8 +196,17 @@ class Cleaner:
 
     def checkpoint_of(self, log: Log) -> int | None:
         """Where the log's last compaction ended."""
+        cleaned = self._cleaned(log)
+        return None if cleaned is None else cleaned.offset
+
+    def _cleaned(self, log: Log) -> _Cleaned | None:
         cleaned = self._checkpoints.get(os.path.dirname(log.directory), {}).get(log.partition)
-        return None if cleaned is None or cleaned.topic_id != log.topic_id else cleaned.offset
+        return None if cleaned is None or cleaned.log is not log else cleaned
+
+    def _still_cleaned(self, log: Log) -> int | None:
+        """As `checkpoint_of`, without what was cut off since; asked on whichever thread."""
+        cleaned = self._cleaned(log)
+        return None if cleaned is None else log.view.recovered((cleaned.offset, cleaned.cuts))
 
     # ---- choosing ------------------------------------------------------------------------------------------------
 
@@ -213,7 +225,7 @@ class Cleaner:
                 continue
             if candidate.checkpoint_is_wrong:
                 logger.info("%s: compaction begins again at offset %d", log.partition, candidate.first_dirty_offset)
-                wrong.add(self._note_offset(log, candidate.first_dirty_offset))
+                wrong.add(self._note_offset(candidate, candidate.first_dirty_offset))
             self._cuts_known[log.partition] = candidate.cut_count
             candidates.append(candidate)
         self.metrics.dirtiest_ratio = max((candidate.ratio for candidate in candidates), default=0.0)
@@ -229,27 +241,33 @@ class Cleaner:
             logger.warning("%s is damaged (%s): compaction begins again at each log's start", path, error)
             return {}
         return {
-            log.partition: _Cleaned(log.topic_id, offsets[log.partition])
+            log.partition: _Cleaned(log, offsets[log.partition], 0)
             for log in logs
             if log.partition in offsets and os.path.dirname(log.directory) == root
         }
 
-    def _note_offset(self, log: Log, offset: int) -> str:
+    def _note_offset(self, candidate: Candidate, offset: int) -> str:
         """Note where a log's compaction ended; the directory whose checkpoint is to be written."""
-        root = os.path.dirname(log.directory)
-        self._checkpoints.setdefault(root, {})[log.partition] = _Cleaned(log.topic_id, offset)
+        log, root = candidate.log, os.path.dirname(candidate.directory)
+        for cleaned in list(self._checkpoints.values()):
+            cleaned.pop(log.partition, None)  # of where it was before
+        self._checkpoints.setdefault(root, {})[log.partition] = _Cleaned(log, offset, candidate.cut_count)
         return root
 
     async def _write_offsets(self, root: str, logs: list[Log]) -> None:
+        if self._write_checkpoint is not None:
+            await self._write_checkpoint(root, self._still_cleaned)
+            return
         offsets = {
             log.partition: offset
             for log in logs
             if log.failure is None
             and os.path.dirname(log.directory) == root
-            and (offset := self.checkpoint_of(log)) is not None
+            and (offset := self._still_cleaned(log)) is not None
         }
-        path = os.path.join(root, checkpoints.CLEANER)
-        await self._change_directory(partial(checkpoints.write_offsets, self._disk, path, offsets))
+        await self._runtime.offload(
+            checkpoints.write_offsets, self._disk, os.path.join(root, checkpoints.CLEANER), offsets
+        )
 
     # ---- cleaning ------------------------------------------------------------------------------------------------
 
@@ -267,7 +285,7 @@ class Cleaner:
                 await offload(self._remove_outputs, job)
             raise
         if log.failure is None:
-            await self._write_offsets(self._note_offset(log, result.end_offset), logs)
+            await self._write_offsets(self._note_offset(candidate, result.end_offset), logs)
         report = CleanReport(
             log.partition,
             candidate.first_dirty_offset,

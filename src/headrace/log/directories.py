@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 from headrace.errors import KafkaStorageError, LogDirNotFoundError, UnknownTopicOrPartitionError
 from headrace.log import checkpoints, identity, partition_metadata
 from headrace.log.config import LogConfig
-from headrace.log.directory import OFFSETS, Directory, LogCut
+from headrace.log.directory import OFFSETS, Directory, LogCut, OffsetOf
+from headrace.log.directory_info import DirectoryInfo, LogInfo
 from headrace.log.directory_names import DirectoryKind, temporary_name
 from headrace.log.invariants import BrokenInvariantError
 from headrace.log.log import Log
@@ -27,27 +28,6 @@ from headrace.topics import TopicPartition
 logger = logging.getLogger("headrace.log")
 
 _CHUNKS_PER_DIRECTORY = 8
-
-
-@dataclass(slots=True, frozen=True)
-class LogInfo:
-    """What DescribeLogDirs says of one log."""
-
-    partition: TopicPartition
-    size_bytes: int
-    offset_lag: int
-    is_future: bool
-
-
-@dataclass(slots=True, frozen=True)
-class DirectoryInfo:
-    """What DescribeLogDirs says of one directory; `offline` has the reason when it is."""
-
-    path: str
-    offline: str | None
-    total_bytes: int
-    usable_bytes: int
-    replicas: list[LogInfo]
 
 
 class LogDirectories:
@@ -143,13 +123,18 @@ class LogDirectories:
         """The same, spread over the runtime's disk threads."""
         opening = self._opening(config_of, fate_of)
         futures = []
-        for directory in self._online():
-            names = await self._runtime.offload(self._begin_opening, opening, directory)
-            size = max(1, -(-len(names) // _CHUNKS_PER_DIRECTORY))
-            for at in range(0, len(names), size):
-                futures.append(self._runtime.offload(self._open_chunk, opening, directory, names[at : at + size]))
-        for future in futures:
-            await future
+        try:
+            for directory in self._online():
+                names = await self._runtime.offload(self._begin_opening, opening, directory)
+                size = max(1, -(-len(names) // _CHUNKS_PER_DIRECTORY))
+                for at in range(0, len(names), size):
+                    futures.append(self._runtime.offload(self._open_chunk, opening, directory, names[at : at + size]))
+        finally:
+            # All of it, also where the start is given up: the directories are unlocked next, and no thread may go on.
+            outcomes = await asyncio.gather(*futures, return_exceptions=True)
+        for outcome in outcomes:
+            if outcome is not None:
+                raise outcome
         return await self._runtime.offload(self._settle, opening, bring_back)
 
     def _opening(self, config_of: ConfigOf, fate_of: FateOf) -> Opening:
@@ -261,13 +246,16 @@ class LogDirectories:
     def create(
         self, partition: TopicPartition, config: LogConfig, topic_id: bytes | None, *, path: str | None = None
     ) -> Log:
-        """Make a partition's log, in the directory with the fewest (or in `path`); one that is there is returned."""
+        """Make a partition's log, in the directory with the fewest (or in `path`); one that is there is returned, and
+        given its topic's id if it has none."""
         existing = self.get(partition)
         if existing is not None:
             if topic_id is not None and existing.topic_id not in (None, topic_id):
                 raise DirectoryMismatchError(
                     f"{existing.directory} holds an older topic of the same name: delete it first"
                 )
+            if topic_id is not None and existing.topic_id is None:
+                self.identify(existing, topic_id)
             return existing
         reason = self.unopened.get(partition)
         if reason is not None:
@@ -477,6 +465,12 @@ class LogDirectories:
                         shortage = error
         if shortage is not None:
             raise shortage
+
+    def write_cleaned(self, path: str, offset_of: OffsetOf) -> None:
+        """Write down up to where each log of a directory was compacted."""
+        for directory in self._online():
+            if directory.path == path:
+                directory.write_checkpoint(self._disk, checkpoints.CLEANER, offset_of=offset_of)
 
     def begin_cut(self, cut: LogCut) -> bool:
         """Before a log's end is cut off: from now on nothing behind the cut counts; whether that has to be written down

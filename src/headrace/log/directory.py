@@ -24,17 +24,21 @@ from headrace.topics import TopicPartition
 logger = logging.getLogger("headrace.log")
 
 
-OFFSETS: Final[dict[str, Callable[[Log], int | None]]] = {
+OffsetOf = Callable[[Log], int | None]
+
+OFFSETS: Final[dict[str, OffsetOf]] = {
     checkpoints.RECOVERY_POINT: lambda log: log.recovery_point,
     # Also where the name of the first segment tells it, which may not be durable: what it follows would come back.
     checkpoints.LOG_START: lambda log: log.start_offset or None,
     checkpoints.HIGH_WATERMARK: lambda log: log.high_watermark,
 }
 """What is written down of each log, by the name of the file."""
+_FILES: Final = (*OFFSETS, checkpoints.CLEANER)
+"""All of those files: in one of them the cleaner notes up to where it has compacted each log."""
 
 
 class LogCut(NamedTuple):
-    """Nothing of the log from that offset on counts any more: not as durable, deleted or committed."""
+    """Nothing of the log from that offset on counts any more: not as durable, deleted, committed or compacted."""
 
     partition: TopicPartition
     offset: int
@@ -72,7 +76,7 @@ class Directory:
     """Directories to be removed, and when."""
     cuts: list[LogCut] = field(default_factory=list)
     """Those that are about to be made; of one log perhaps several, for leaders that follow one another."""
-    written: dict[str, dict[TopicPartition, int]] = field(default_factory=lambda: {name: {} for name in OFFSETS})
+    written: dict[str, dict[TopicPartition, int]] = field(default_factory=lambda: {name: {} for name in _FILES})
     """What the checkpoints on disk say, or may say: each is replaced as a whole."""
 
     @property
@@ -137,7 +141,8 @@ class Directory:
             self.unopened.pop(partition, None)
         if partition in self.stale:
             self.write_checkpoints(runtime.disk)
-            self._drop_from_cleaner_checkpoint(runtime.disk)
+            if self.stale & self.written[checkpoints.CLEANER].keys():
+                self.write_checkpoint(runtime.disk, checkpoints.CLEANER)
             self.stale = set(self.leaving)
 
     # ---- checkpoints ---------------------------------------------------------------------------------------------
@@ -152,7 +157,7 @@ class Directory:
 
     def find_stale(self, known: dict[str, dict[TopicPartition, int]]) -> None:
         """Look for checkpoints' entries of which there is no log any more; `known` is what they say."""
-        self.written = {name: known[name] for name in OFFSETS}
+        self.written = {name: known[name] for name in _FILES}
         for entries in known.values():
             self.stale.update(entries)
         self.stale.difference_update(self.logs, self.unopened)
@@ -161,10 +166,19 @@ class Directory:
         for name in OFFSETS:
             self.write_checkpoint(disk, name)
 
-    def write_checkpoint(self, disk: Disk, name: str, extra: dict[TopicPartition, int] | None = None) -> None:
-        """Write down one thing of every log here, and `extra` entries."""
+    def write_checkpoint(
+        self,
+        disk: Disk,
+        name: str,
+        extra: dict[TopicPartition, int] | None = None,
+        offset_of: OffsetOf | None = None,
+    ) -> None:
+        """Write down one thing of every log here, and `extra` entries.
+
+        `offset_of` tells it of a log; without, the log itself does, or what is written down already.
+        """
         known = {partition: log.offsets[name] for partition, log in self.unopened.items() if name in log.offsets}
-        offset_of = OFFSETS[name]
+        offset_of = offset_of or OFFSETS.get(name) or (lambda log: self.written[name].get(log.partition))
         for partition, log in self.logs.items():
             offset = offset_of(log)
             if offset is not None:
@@ -177,7 +191,7 @@ class Directory:
         checkpoints.write_offsets(disk, os.path.join(self.path, name), known)
         self.written[name] = known
 
-    def _heed_cuts(self, known: dict[TopicPartition, int], offset_of: Callable[[Log], int | None]) -> None:
+    def _heed_cuts(self, known: dict[TopicPartition, int], offset_of: OffsetOf) -> None:
         """Take back what was so when it was looked at, and is cut off: cuts begin and end beside this.
 
         One that is under way is among `cuts`; of one that has ended since, the log itself knows by now.
@@ -208,9 +222,3 @@ class Directory:
         if cut.partition in self.logs:
             for name in self._contradicting(cut):
                 self.write_checkpoint(runtime.disk, name)
-
-    def _drop_from_cleaner_checkpoint(self, disk: Disk) -> None:
-        known = self.read_checkpoint(disk, checkpoints.CLEANER)
-        kept = {partition: offset for partition, offset in known.items() if partition not in self.stale}
-        if kept != known:
-            checkpoints.write_offsets(disk, os.path.join(self.path, checkpoints.CLEANER), kept)

@@ -10,7 +10,8 @@ from enum import Enum
 from headrace.runtime import Disk
 from headrace.topics import TopicPartition
 
-_NAME = re.compile(r"(?P<topic>.+)-(?P<partition>\d+)(\.(?P<id>[^.]+)-(?P<state>delete|future|stray))?")
+# A number is written in one way only: another directory for the same partition would be taken for its log.
+_NAME = re.compile(r"(?P<topic>.+)-(?P<partition>0|[1-9][0-9]{0,9})(\.(?P<id>[^.]+)-(?P<state>delete|future|stray))?")
 _NAME_MAX = 255
 _RESERVED_TOPICS = frozenset({"__cluster_metadata"})
 

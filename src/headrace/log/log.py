@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from headrace.errors import KafkaStorageError, OffsetOutOfRangeError
 from headrace.log import partition_metadata, reading, retention
+from headrace.log.appended import Appended
 from headrace.log.appending import AppendableLog
 from headrace.log.config import LogConfig
 from headrace.log.invariants import SPAN_BYTES, BrokenInvariantError, read_fault, read_span, view_fault
@@ -14,7 +15,7 @@ from headrace.log.leader_epochs import LeaderEpochs
 from headrace.log.log_files import LogFiles
 from headrace.log.ownership import by_writer
 from headrace.log.producer_loading import load_snapshot, replay
-from headrace.log.producer_state import DEFAULT_EXPIRATION_MS, LogProducers, Verification
+from headrace.log.producer_state import DEFAULT_EXPIRATION_MS, LogProducers, ProducerEntry, Verification
 from headrace.log.reading import Slice, TimeAndOffset
 from headrace.log.recovery import Loaded, LogLoader
 from headrace.log.segment import TEMPORARY, Caches, Segment
@@ -233,8 +234,22 @@ class Log(AppendableLog):
     # ---- cut -----------------------------------------------------------------------------------------------------
 
     @by_writer
+    def end_after_cut(self, offset: int) -> int:
+        """Where the log will end when it is cut to `offset` (`truncate_to`): at or before that."""
+        self._check_usable()
+        view = self.view
+        if not view.bases[0] <= offset < view.end_offset:
+            return min(offset, view.end_offset)
+        with self._failing(outlasts_shortage=True):
+            return reading.batch_start(view.segments[view.place_of(offset)], offset)
+
+    @by_writer
     def truncate_to(self, offset: int) -> None:
-        """Drop every batch that ends at or after `offset`: a follower's log is cut to what its leader has."""
+        """Drop every batch that ends after `offset`: a follower's log is cut to what its leader has.
+
+        It ends where a batch begins that `offset` lies within: a follower that went on at `offset` would never ask for
+        what its leader has before that.
+        """
         self._check_usable()
         view = self.view
         epochs = view.epochs.copy()
@@ -250,6 +265,7 @@ class Log(AppendableLog):
         with contextlib.ExitStack() as held:
             with self._failing(outlasts_shortage=True):
                 # All that needs a descriptor comes before anything is changed: until then it can be tried again.
+                offset = reading.batch_start(kept, offset)
                 cut = kept.cut_at(offset, now_ms)
                 producers = self._producers_at(offset, (*view.segments[:place], cut))
                 for segment in view.segments[place:]:
@@ -272,19 +288,22 @@ class Log(AppendableLog):
                 wrong = view_fault(cut_view, self.watermark)
                 if wrong is not None:
                     raise self._broken("cut", wrong)
+                self.producers = producers  # before the view: who sees that it was cut sees of producers what is left
                 self.view = cut_view
                 self.files.cut(place, cut, file, now_ms + self.config.file_delete_delay_ms)
                 self.files.snapshots.drop_after(offset)
                 producers.committed_up_to(self.high_watermark)
-                self.producers = producers
                 self._publish()
                 # Durable at once: what was cut must not come back behind what is written in its place.
                 file.sync()
                 directory.sync()
 
     @by_writer
-    def start_at(self, offset: int) -> None:
-        """Drop everything; what comes next has `offset`: a follower whose leader no longer has what it has."""
+    def start_at(self, offset: int, producers: Sequence[ProducerEntry] = ()) -> None:
+        """Drop everything; what comes next has `offset`: a follower whose leader no longer has what it has.
+
+        A copy is told what `producers` did before that.
+        """
         self._check_usable()
         view = self.view
         with contextlib.ExitStack() as held:
@@ -294,8 +313,13 @@ class Log(AppendableLog):
                 first = Segment.create(self.caches, self.directory, offset, self._clock.now_ms(), TEMPORARY)
             with self._failing():
                 self.files.start_over(first, directory)
-        self.producers = LogProducers(self.partition, self.producers.expiration_ms)
-        self.producers.end_offset = offset
+                state = LogProducers(self.partition, self.producers.expiration_ms)
+                state.load(list(producers), offset, self._clock.now_ms())
+                if state.producers:
+                    # Durable, as nothing in the log could replace it.
+                    self.files.snapshots.take(state)
+                    self.files.snapshots.sync(offset)
+        self.producers = state
         self._publish(
             start_offset=offset,
             end_offset=offset,
@@ -303,6 +327,20 @@ class Log(AppendableLog):
             cuts=view.cuts + 1,
             cut_to=min(view.cut_to, offset),
         )
+
+    @by_writer
+    def begin_with(self, records: Buffer) -> Appended:
+        """As `append_replica`, to a log without records, also where the first batch begins before the log's start.
+
+        What is before that was deleted where they come from, and it is so here.
+        """
+        start_offset, first_offset = self.view.start_offset, int.from_bytes(records[:8], "big")
+        if first_offset >= start_offset:
+            return self.append_replica(records)
+        self.start_at(first_offset)
+        appended = self.append_replica(records)
+        self._advance_start(min(start_offset, self.view.end_offset))
+        return appended
 
     def _producers_at(self, offset: int, segments: Sequence[Segment]) -> LogProducers:
         """What is known of producers where the log ends at `offset`, with these segments."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from headrace.errors import OffsetOutOfRangeError
 from headrace.log.log import Log
 from headrace.records import valid_bytes
+from headrace.runtime import FileMissingError
 
 _STEP_BYTES = 4 * 1024 * 1024
 
@@ -32,25 +34,45 @@ class Move:
         current, future = self.current, self.future
         view = current.view
         if view.cuts != self._cuts:
-            if view.cut_to > view.start_offset:
+            if view.cut_to > view.start_offset and not future.segments[0].base_offset:
                 future.truncate_to(min(view.cut_to, future.end_offset))
             else:
-                future.start_at(view.start_offset)  # nothing is left of what it was
+                # Nothing is left of what it was; or the cut has changed what there is to know of before the copy.
+                self._begin_at(view.start_offset)
             self._cuts = view.cuts
         if future.end_offset < current.start_offset:
-            future.start_at(current.start_offset)
+            self._begin_at(current.start_offset)
         if self.caught_up:
             return 0
-        found = current.locate(future.end_offset, max_bytes, limit=current.end_offset, at_least_one=True)
-        data = found.file.read(found.position, found.length)
+        end_offset = current.end_offset
+        try:
+            found = current.locate(future.end_offset, max_bytes, limit=end_offset, at_least_one=True)
+            data = found.file.read(found.position, found.length)
+        except (OffsetOutOfRangeError, FileMissingError):
+            if current.cut_count == self._cuts and current.start_offset <= future.end_offset:
+                raise
+            return 0  # it was cut or deleted before it could be read: the next step goes on from there
         if current.cut_count == self._cuts:  # else it may be of before, or of after, and is read again
-            # After DeleteRecords the first batch may begin before the log's start: the copy then begins with it.
-            first_offset = int.from_bytes(data[:8], "big")
-            if first_offset < future.end_offset and future.end_offset == future.start_offset:
-                future.start_at(first_offset)
-            future.append_replica(data)
+            self._append(data, end_offset)
             self._follow_start()
         return valid_bytes(data)
+
+    def _append(self, data: bytes, end_offset: int) -> None:
+        future = self.future
+        if not data:
+            future.skip_to(end_offset)
+            return
+        first_offset = int.from_bytes(data[:8], "big")
+        if first_offset < future.end_offset == future.start_offset:
+            # After DeleteRecords the first batch may begin before the log's start: the copy then begins with it.
+            self._begin_at(first_offset)
+        future.append_replica(data)
+
+    def _begin_at(self, offset: int) -> None:
+        """Copy from there on. What producers did before that is not in what is copied, and has to be known as well: an
+        open transaction say, the records of which are deleted."""
+        known = list(self.current.producers.producers.values())
+        self.future.start_at(offset, [before for entry in known if (before := entry.before(offset)) is not None])
 
     def _follow_start(self) -> None:
         self.future.update_high_watermark(min(self.current.high_watermark, self.future.end_offset))

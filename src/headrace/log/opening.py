@@ -264,8 +264,12 @@ class Opening:
 
 
 def _standing(log: Log) -> tuple[bool, int, int, int]:
-    """Which of two copies is kept: the one that is known to be of the topic, then the longer, then the newer."""
-    return (log.topic_id is not None, log.end_offset, log.start_offset, log.leader_epoch)
+    """Which of two copies is kept: the one that is known to be of the topic, then the newer, then the longer.
+
+    One that was away may have more at its end than was ever committed; what was written since has a later epoch. Just
+    opened, a log knows those epochs only in which something was written.
+    """
+    return (log.topic_id is not None, log.leader_epoch, log.end_offset, log.start_offset)
 
 
 def _each(

@@ -74,6 +74,16 @@ class ProducerEntry(NamedTuple):
     def in_transaction(self) -> bool:
         return self.txn_first_offset >= 0
 
+    def before(self, offset: int) -> ProducerEntry | None:
+        """What is known by this of what came before `offset`; None when that is nothing.
+
+        Of a producer that wrote after it, that is a transaction which was open there already, and still is.
+        """
+        batches = tuple(batch for batch in self.batches if batch.last_offset < offset)
+        if len(batches) == len(self.batches) or 0 <= self.txn_first_offset < offset:
+            return self._replace(batches=batches)
+        return None
+
 
 class EndedTransaction(NamedTuple):
     """A transaction that counts as unstable until its end is below the high watermark: it may still be lost."""

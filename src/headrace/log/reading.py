@@ -84,6 +84,15 @@ def nothing(view: View, offset: int) -> Slice:
     return Slice(view.segments[-1].file, view.size, 0, offset, view, len(view.segments) - 1)
 
 
+def batch_start(segment: Segment, offset: int) -> int:
+    """Where the batch of the segment begins that `offset` lies within; the offset itself where it lies between two."""
+    found = segment.translate(offset)
+    if found is None:
+        return offset
+    _, header = next(segment.headers(found[0]))
+    return min(header.base_offset, offset)
+
+
 def aborted_in(start: int, slice_: Slice, *, nowait: bool) -> list[AbortedTransaction]:
     """See `Log.aborted_transactions`."""
     found: list[AbortedTransaction] = []

@@ -200,7 +200,7 @@ class LogLoader:
         for name in names:
             if name.endswith((DELETED, CLEANED, TEMPORARY)):
                 self._remove(name)
-            elif name.endswith(SWAP):
+            elif name.endswith(SWAP) and _is_segment_file(name.removesuffix(SWAP)):
                 swaps.append(name)
             else:
                 kept.append(name)

@@ -35,6 +35,8 @@ class Neighbours:
         self.time_ms = 0.0
         self.proposals: list[tuple[LeaderState, Proposal]] = []
         self.dead: set[int] = set()
+        #: Where logs were cut, as it was said before.
+        self.cuts: list[int] = []
 
     def now_ms(self) -> float:
         return self.time_ms
@@ -52,6 +54,7 @@ class Neighbours:
         pass
 
     def cutting(self, partition: Partition, offset: int) -> AbstractAsyncContextManager[None]:
+        self.cuts.append(offset)
         return nullcontext()
 
 

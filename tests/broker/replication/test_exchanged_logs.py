@@ -171,3 +171,15 @@ def test_while_a_log_is_begun_anew_nothing_of_it_counts_as_durable(monkeypatch: 
         assert partition.log.end_offset == 5
 
     simulated(test)
+
+
+def test_a_cut_within_a_batch_is_written_down_where_the_log_ends_after_it() -> None:
+    async def test(broker: Broker, partition: Partition, neighbours: Neighbours) -> None:
+        partition.lead(follows(2))
+        records = raw.batch([b"one", b"two", b"three"])
+        await copy(partition, partition.position(), Answer(high_watermark=0, log_start_offset=0), bytes(records))
+        assert partition.log.end_offset == 3
+        await copying.truncate(partition, partition.position(), 2)
+        assert (neighbours.cuts, partition.log.end_offset) == ([0], 0)
+
+    simulated(test)

@@ -479,3 +479,31 @@ def test_what_could_not_be_synced_is_seen_when_it_need_not_be_any_more(how: str)
         await writer.close()
 
     run_simulation(main, 1)
+
+
+def test_what_cannot_be_synced_is_tried_again_once_a_while_however_often_it_was_asked_for() -> None:
+    async def main(simulation: Simulation) -> None:
+        host = simulation.host()
+        config = LogConfig(flush_messages=1)
+        log = open_log(host, config)
+        log.append(raw.batch([b"one"]), 0)
+        log.abandon()
+        log = open_log(host, config)
+        writer = DirectoryWriter(host.runtime, "/data")
+        fault = host.disk.inject(DiskFault("sync_dir", errno.EMFILE, times=1_000_000))
+        partition = Partition(OWN, PARTITION, log, writer, Leadership(OWN, 0, [OWN], [OWN]))
+        for _ in range(20):
+            partition.reconfigure(config)
+            await partition.turns.idle()
+        await asyncio.sleep(2 * SYNC_RETRY_S)
+        before = fault.times
+        await asyncio.sleep(10 * SYNC_RETRY_S)
+        assert fault.times is not None
+        assert before is not None
+        assert 5 < before - fault.times <= 11
+        host.disk.heal()
+        await asyncio.sleep(2 * SYNC_RETRY_S)
+        assert partition.high_watermark == 1
+        await writer.close()
+
+    run_simulation(main, 1)

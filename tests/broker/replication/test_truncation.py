@@ -7,10 +7,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+from tests.broker import raw
 from tests.broker.replication.model_log import ModelLog, Record
 
+from headrace.broker.replication.fetcher import span
 from headrace.broker.replication.follower import Act, Answer, position, step
-from headrace.broker.replication.truncation import NotInLogError, cut_at, divergence
+from headrace.broker.replication.truncation import UNKNOWN, NotInLogError, cut_at, divergence
+from headrace.records import assign
 
 VECTORS = Path(__file__).parents[2] / "reference" / "vectors" / "follower-truncation.jsonl.gz"
 
@@ -90,3 +94,26 @@ def test_a_consumer_at_the_start_of_the_log_goes_on() -> None:
     leader.append([Record(0, 1), Record(1, 2)])
     leader.delete_before(1)
     assert divergence(leader, 1, 1, 0) is None
+
+
+@pytest.mark.parametrize(("deleted_before", "expected"), [(0, (Act.TRUNCATE, 2)), (3, (Act.BEGIN_WITH, UNKNOWN))])
+def test_a_batch_that_begins_before_the_followers_end_takes_the_place_of_what_is_there(
+    deleted_before: int, expected: tuple[Act, int]
+) -> None:
+    follower = ModelLog()
+    follower.append([Record(0, n) for n in range(3)])
+    if deleted_before:
+        follower.delete_before(deleted_before)
+    asked = position(b"", 0, 0, follower)
+    for first_offset, found in ((2, expected), (3, (Act.APPEND, UNKNOWN)), (UNKNOWN, (Act.APPEND, UNKNOWN))):
+        to_do = step(asked, asked, Answer(first_offset=first_offset, last_epoch=0), follower)
+        assert (to_do.act, to_do.offset) == found
+
+
+def test_records_say_where_they_begin_and_their_last_epoch_as_far_as_they_are_whole() -> None:
+    first, second = raw.batch([b"a", b"b"]), raw.batch([b"c"])
+    assign(first, 5, 1)
+    assign(second, 7, 2)
+    assert span(bytes(first + second)) == (5, 2)
+    assert span(bytes(first + second[:-1])) == (5, 1)
+    assert span(bytes(first[:-1])) == span(b"") == (-1, -1)

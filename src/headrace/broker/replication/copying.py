@@ -46,6 +46,18 @@ async def append(partition: Partition, asked: Position, answer: Answer, records:
     return Copied(partition, log, asked, answer, appended, len(records))
 
 
+async def begin_with(partition: Partition, asked: Position, answer: Answer, records: Buffer) -> Copied:
+    """As `append`, where there is no record yet and the leader's log starts in the middle of its first batch."""
+    if not partition.is_following:
+        raise StaleAnswerError
+    log = partition.log
+    async with partition.cutting(0):  # as in `start_at`
+        appended = await partition.turns.in_turn(_begin_with, partition, log, asked, records)
+    partition.was_cut()
+    partition.wake_all()
+    return Copied(partition, log, asked, answer, appended, len(records))
+
+
 async def take_over(copied: Copied) -> None:
     """Let what was appended count, and take over the leader's watermark and the start of its log."""
     partition, log, asked, answer, appended, nbytes = copied
@@ -61,11 +73,13 @@ async def take_over(copied: Copied) -> None:
 
 
 async def truncate(partition: Partition, asked: Position, offset: int) -> None:
-    """Cut the log to `offset`."""
+    """Cut the log to `offset`, or to where the batch begins that has it."""
     if not partition.is_following:
         raise StaleAnswerError
+    log = partition.log
+    offset = await partition.turns.in_turn(_end_after_cut, partition, log, asked, offset)
     async with partition.cutting(offset):
-        await partition.turns.in_turn(_truncate, partition, partition.log, asked, offset)
+        await partition.turns.in_turn(_truncate, partition, log, asked, offset)
     partition.was_cut()
     partition.wake_all()
 
@@ -83,6 +97,16 @@ async def start_at(partition: Partition, asked: Position, offset: int) -> None:
 def _append(partition: Partition, log: Log, asked: Position, records: Buffer) -> Appended:
     _check(partition, log, asked)
     return log.append_replica(records)
+
+
+def _begin_with(partition: Partition, log: Log, asked: Position, records: Buffer) -> Appended:
+    _check(partition, log, asked)
+    return log.begin_with(records)
+
+
+def _end_after_cut(partition: Partition, log: Log, asked: Position, offset: int) -> int:
+    _check(partition, log, asked)
+    return log.end_after_cut(offset)
 
 
 def _truncate(partition: Partition, log: Log, asked: Position, offset: int) -> None:

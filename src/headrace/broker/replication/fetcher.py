@@ -280,6 +280,8 @@ class ReplicaFetcher:
             raise StaleAnswerError
         if act is Act.APPEND:
             return await copying.append(partition, asked, answer, records)
+        if act is Act.BEGIN_WITH:
+            return await copying.begin_with(partition, asked, answer, records)
         if act is Act.FIND_RANGE:
             start, end = await self._range(partition, asked)
             found = out_of_range(asked, partition.position(), start, end, partition.log)
@@ -340,19 +342,21 @@ async def _synced(partitions: Sequence[Partition]) -> list[HeadraceError | None]
 
 def _answer(data: PartitionData) -> tuple[Answer, Buffer]:
     records = data.records if data.records is not None else b""
+    first_offset, last_epoch = span(records)
     answer = Answer(
         error=ErrorCode(data.error_code),
         high_watermark=data.high_watermark,
         log_start_offset=data.log_start_offset,
         diverging_epoch=data.diverging_epoch.epoch,
         diverging_end_offset=data.diverging_epoch.end_offset,
-        last_epoch=last_epoch(records),
+        first_offset=first_offset,
+        last_epoch=last_epoch,
     )
     return answer, records
 
 
-def last_epoch(records: Buffer) -> int:
-    """The leader epoch of the last whole batch; -1 without one."""
+def span(records: Buffer) -> tuple[int, int]:
+    """The offset at which the first batch begins, and the leader epoch of the last whole one; -1 without any."""
     position, epoch, size = 0, -1, len(records)
     while position + PREFIX_BYTES + 4 <= size:
         length = int.from_bytes(records[position + 8 : position + 12], "big")
@@ -361,4 +365,4 @@ def last_epoch(records: Buffer) -> int:
             break
         epoch = int.from_bytes(records[position + 12 : position + 16], "big", signed=True)
         position = following
-    return epoch
+    return int.from_bytes(records[:8], "big", signed=True) if position else -1, epoch

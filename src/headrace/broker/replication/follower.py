@@ -46,7 +46,8 @@ class Answer:
     log_start_offset: int = UNKNOWN
     diverging_epoch: int = UNKNOWN
     diverging_end_offset: int = UNKNOWN
-    #: The epoch of the last batch; UNKNOWN without records.
+    #: Where the first batch begins, and the epoch of the last one; UNKNOWN without records.
+    first_offset: int = UNKNOWN
     last_epoch: int = UNKNOWN
 
 
@@ -58,6 +59,7 @@ class Act(Enum):
     TRUNCATE = "truncate"  #: cut the log to `offset`, and ask again
     FIND_RANGE = "find range"  #: ask for the leader's start and end
     START_AT = "start at"  #: drop everything; what comes next has `offset`
+    BEGIN_WITH = "begin with"  #: append the records, the first of which are deleted; then as with APPEND
     BACK_OFF = "back off"
     WAIT_FOR_METADATA = "wait for metadata"
 
@@ -102,6 +104,11 @@ def step(asked: Position, now: Position, answer: Answer, log: FollowedLog) -> Fo
             return FollowerStep(
                 Act.WAIT_FOR_METADATA, reason=f"a batch of leader epoch {answer.last_epoch}, which is to come"
             )
+        if UNKNOWN < answer.first_offset < asked.offset:
+            if log.start_offset == log.end_offset:
+                return FollowerStep(Act.BEGIN_WITH)
+            # Where the leader has one batch, another ends here.
+            return FollowerStep(Act.TRUNCATE, answer.first_offset)
         return _APPEND
     if answer.error is ErrorCode.OFFSET_OUT_OF_RANGE:
         return FollowerStep(Act.FIND_RANGE)

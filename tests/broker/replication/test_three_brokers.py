@@ -435,7 +435,7 @@ def test_a_follower_is_filled_again_whose_leaders_log_starts_within_a_batch() ->
         assert (await produced(trio, 1, b"first")).error_code == ErrorCode.NONE
         trio.simulation.network.partition(["b3"], ["b1", "b2"])
         await produced(trio, 1, b"second", timeout_ms=500)
-        await until(lambda: set(trio.state.isr) == {1, 2})
+        await becomes(lambda: set(trio.state.isr) == {1, 2})
         client = await trio.client(1)
         request = raw.produce_request(TOPIC, 0, raw.batch([b"%d" % number for number in range(2, 12)]))
         assert raw.produced(await client.request(request, 10, timeout_s=WAIT_S)).error_code == ErrorCode.NONE
@@ -443,8 +443,8 @@ def test_a_follower_is_filled_again_whose_leaders_log_starts_within_a_batch() ->
         assert (await produced(trio, 1, b"last")).error_code == ErrorCode.NONE
         await trio.partition(1).turns.change_log(Log.delete_records, 6)
         trio.simulation.network.heal()
-        await until(lambda: set(trio.state.isr) == {1, 2, 3})
-        await until(lambda: logs_are_equal(trio))
+        await becomes(lambda: set(trio.state.isr) == {1, 2, 3})
+        await becomes(lambda: logs_are_equal(trio))
         assert [trio.partition(node_id).log.start_offset for node_id in NODES] == [6, 6, 6]
         for node_id in NODES:
             assert values(await fetched(trio, node_id, offset=6))[-7:] == [*(b"%d" % n for n in range(6, 12)), b"last"]

@@ -209,7 +209,7 @@ def not_given(history: History, found: dict[TopicPartition, Contents], topics: I
     """A record that some reader has still to be given; None when all have all."""
     for (reader, partition), read in history.reads.items():
         given = {offset for offset, _ in read.rows}
-        for offset in found[partition].visible(read.is_committed_only):
+        for offset in found.get(partition, Contents()).visible(read.is_committed_only):
             if offset not in given:
                 return f"{partition}: {reader} was not given offset {offset}"
     for partition, held in found.items():
@@ -219,6 +219,18 @@ def not_given(history: History, found: dict[TopicPartition, Contents], topics: I
                 if offset not in processed:
                     return f"{partition}: offset {offset} was never given to a member of {group}"
     return not_handled(history.handled, found)
+
+
+def check_committed(history: History, group: str, told: dict[TopicPartition, int]) -> None:
+    """What a group has committed in the end is what one of its members asked for, and no less than any was told."""
+    for (name, partition), commits in history.group_commits.items():
+        if name != group:
+            continue
+        known, found = history.known_commit(group, partition), told.get(partition)
+        if found is None and known > 0:
+            raise BrokenError(f"{partition}: {group} had committed {known}, and in the end nothing")
+        if found is not None and (found < known or found not in {commit.offset for commit in commits}):
+            raise BrokenError(f"{partition}: {group} had committed {known}, and in the end {found}")
 
 
 def check_all(

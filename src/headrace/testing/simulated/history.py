@@ -158,6 +158,11 @@ class History:
     def count(self, what: str, by: int = 1) -> None:
         self.counts[what] = self.counts.get(what, 0) + by
 
+    def known_commit(self, group: str, partition: TopicPartition) -> int:
+        """The highest offset of which a group was told that it is committed: it may not fall behind that any more."""
+        commits = self.group_commits.get((group, partition), ())
+        return max((commit.offset for commit in commits if commit.answered_at is not None), default=0)
+
     def is_removed(self, topic: str) -> None:
         """A topic is about to be deleted: what was acknowledged need not be there any more."""
         for partition in [partition for partition in self.acknowledged if partition.topic == topic]:
@@ -174,9 +179,13 @@ class History:
         if known.setdefault(offset, value) != value:
             raise BrokenError(f"{partition}: offset {offset} was acknowledged for {known[offset]!r} and for {value!r}")
 
-    def was_read(self, reader: str, partition: TopicPartition, offset: int, value: str, committed_only: bool) -> None:
+    def reads_from(self, reader: str, partition: TopicPartition, committed_only: bool) -> None:
+        """A consumer without a group is to be given all of a partition."""
+        self.reads.setdefault((reader, partition), ConsumerRead(committed_only))
+
+    def was_read(self, reader: str, partition: TopicPartition, offset: int, value: str) -> None:
         self.count("records read")
-        rows = self.reads.setdefault((reader, partition), ConsumerRead(committed_only)).rows
+        rows = self.reads[reader, partition].rows
         if rows and offset <= rows[-1][0]:
             raise BrokenError(f"{partition}: {reader} was given offset {offset} after {rows[-1][0]}")
         rows.append((offset, value))

@@ -161,7 +161,7 @@ class ParallelMember(Workload):
         host = self._process
         producer = turns.call(lambda: self.cluster.producer(host=host, request_timeout_ms=PATIENT_MS))
         try:
-            self._engine = self._make_engine(turns, NotingProducer(turns, producer, self.history))
+            self._engine = self._make_engine(turns, NotingProducer(turns, producer, self.history, self._holdings))
             self._engine.run()
         finally:
             turns.call(lambda: producer.close(5))

@@ -31,6 +31,7 @@ from headrace.runtime.simulated import Host
 from headrace.testing.simulated.cluster import SimulatedCluster
 from headrace.testing.simulated.history import CommitCall, History, Register, Transaction, TransactionEnd
 from headrace.testing.simulated.plans import WRITING, Plan
+from headrace.testing.simulated.shares import Share
 from headrace.topics import TopicPartition
 
 ASSIGNORS = ("range", "roundrobin", "sticky", "cooperative-sticky")
@@ -254,12 +255,13 @@ class Reader(Workload):
             wanted = [TopicPartition(topic, index) for topic in self._topics for index in range(self.plan.partitions)]
             consumer.assign(wanted)
             consumer.seek_to_beginning(wanted)
+            for partition in wanted:
+                self.history.reads_from(self.name, partition, self._is_committed)
             while not self.is_stopping:
                 records = await consumer.poll(0.5)
                 for record in records:
                     partition = TopicPartition(record.topic, record.partition)
-                    value = _text(record.value)
-                    self.history.was_read(self.name, partition, record.offset, value, self._is_committed)
+                    self.history.was_read(self.name, partition, record.offset, _text(record.value))
 
 
 def member_config(group: str, assignor: str, request_timeout_ms: int) -> dict[str, Any]:
@@ -275,23 +277,6 @@ def member_config(group: str, assignor: str, request_timeout_ms: int) -> dict[st
         "request_timeout_ms": request_timeout_ms,
         "partition_assignment_strategy": assignor,
     }
-
-
-class _Owner:
-    """Writes down what a member has in each generation of the group."""
-
-    def __init__(self, consumer: Consumer, history: History) -> None:
-        self._consumer = consumer
-        self._history = history
-
-    def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
-        self._history.owns(self._consumer.group_metadata(), self._consumer.assignment())
-
-    def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
-        self._history.owns(self._consumer.group_metadata(), partitions)
-
-    def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
-        """Others may have them."""
 
 
 class MemberWorkload(Workload):
@@ -315,7 +300,8 @@ class MemberWorkload(Workload):
     async def run(self) -> None:
         config = member_config(GROUP, self._assignor, self.rng.choice(_TIMEOUTS_MS))
         async with self.cluster.consumer(host=self.host, **config) as consumer:
-            consumer.subscribe(self._topics, _Owner(consumer, self.history))
+            share = Share(consumer, self.history, GROUP, self.name)
+            consumer.subscribe(self._topics, share)
             left = self.rng.uniform(0.2, 1.0) * self.plan.duration_s
             while not self.is_stopping:
                 records = await consumer.poll(0.5)
@@ -324,6 +310,7 @@ class MemberWorkload(Workload):
                 upto: dict[TopicPartition, OffsetAndMetadata] = {}
                 for record in records:
                     partition = TopicPartition(record.topic, record.partition)
+                    share.given(partition, record.offset)
                     self.history.count("records processed")
                     done = self.history.processed.setdefault((GROUP, partition), {})
                     done[record.offset] = _text(record.value)

@@ -195,11 +195,13 @@ class Accumulator:
             return
         self._distribute(rows, view, now, now_ms, created)
 
-    def hold(self, rows: Rows | ColumnRows, now: float, view_version: int) -> None:
+    def hold(self, rows: Rows | ColumnRows, now: float, view_version: int, deadline: float | None = None) -> Held:
         size = size_of(rows)
         self.buffered_bytes += size
-        deadline = now + self.settings.max_block_ms / 1000
-        self.held.setdefault(rows.topic, []).append(Held(rows, deadline, view_version, size))
+        until = now + self.settings.max_block_ms / 1000 if deadline is None else deadline
+        held = Held(rows, until, view_version, size)
+        self.held.setdefault(rows.topic, []).append(held)
+        return held
 
     def release(self, now: float, now_ms: int) -> float:
         """Try again what is held, now that there may be new metadata; when the next of it times out."""
@@ -215,7 +217,7 @@ class Accumulator:
                 for entry in waiting:
                     self.buffered_bytes -= entry.size
                     self._filling = entry.flushes
-                    self._distribute(entry.rows, view, now, now_ms, now, is_last_try=True)
+                    self._distribute(entry.rows, view, now, now_ms, now, entry.deadline)
                     self._filling = []
                     leave(entry.flushes)
                 continue
@@ -225,7 +227,8 @@ class Accumulator:
                     due = min(due, entry.deadline)
                     continue
                 waiting.remove(entry)
-                self.fail_held(entry, fatal or unknown_topic(topic, view, self.settings.max_block_ms, self.trouble()))
+                unknown = entry.missing or unknown_topic(topic, view, self.settings.max_block_ms, self.trouble())
+                self.fail_held(entry, fatal or unknown)
             if not waiting:
                 del self.held[topic]
         return due
@@ -239,10 +242,10 @@ class Accumulator:
         now: float,
         now_ms: int,
         created: float,
-        is_last_try: bool = False,
+        deadline: float | None = None,
     ) -> None:
         try:
-            self._place(rows, view, now, now_ms, created, is_last_try)
+            self._place(rows, view, now, now_ms, created, deadline)
         except BaseException as error:
             # Whatever it is, these rows are the only ones to fail of it; those that are in a batch go on with that.
             log.exception("records for %s could not be put into batches", rows.topic)
@@ -260,7 +263,7 @@ class Accumulator:
         now: float,
         now_ms: int,
         created: float,
-        is_last_try: bool,
+        deadline: float | None,
     ) -> None:
         if isinstance(rows, ColumnRows):
             self._distribute_columns(rows, view, now_ms, created)
@@ -291,7 +294,10 @@ class Accumulator:
             chunk = rows if len(picked) == len(rows) else rows.take(picked)
             self._append(self.queue(rows.topic, partition), chunk, now_ms, created)
         if late:
-            self._no_such_partition(rows.take(late), chosen[late[0]], view, now, is_last_try)
+            wrong = max(cast("list[int]", chosen)[row] for row in late)
+            missing = self._hold_for_partition(rows.take(late), wrong, view, now, deadline)
+            if missing is not None:
+                self.fail_rows(rows.take(late), missing)
 
     def _stick(self, chosen: list[int | None], rows: Rows, view: TopicView) -> None:
         """Fill in where keyless rows among keyed ones go, row by row: those of one partition keep their order."""
@@ -322,18 +328,22 @@ class Accumulator:
             return [None if key is None else (h & 0x7FFFFFFF) % count for h, key in zip(hashes, keys)]
         return [None if key is None else partition_for_key(key, count) for key in keys]
 
-    def _no_such_partition(self, rows: Rows, wrong: int | None, view: TopicView, now: float, is_last_try: bool) -> None:
-        """Partitions may have been added since the metadata came: ask once more before giving up."""
-        if not is_last_try:
-            self.hold(rows, now, self.view.version)
-            self.wants_metadata()
-            return
-        self.fail_rows(
-            rows,
-            UnknownTopicOrPartitionError(
-                f"{rows.topic} has partitions 0 to {len(view.partitions) - 1}: there is no {wrong}"
-            ),
-        )
+    def _hold_for_partition(
+        self, rows: Rows, wrong: int, view: TopicView, now: float, deadline: float | None
+    ) -> HeadraceError | None:
+        """Partitions may have been added, and brokers hear of that one after the other: ask until `max.block.ms`.
+
+        What the rows fail with, if it is too late for that."""
+        count = len(view.partitions)
+        missing = UnknownTopicOrPartitionError(f"{rows.topic} has partitions 0 to {count - 1}: there is no {wrong}")
+        if wrong < count or (deadline is not None and now >= deadline):
+            return missing
+        held = self.hold(rows, now, self.view.version, deadline)
+        held.missing = missing
+        for wait in self._filling:
+            wait.join(held.flushes)
+        self.wants_metadata()
+        return None
 
     def queue(self, topic: str, partition: int) -> PartitionQueue:
         found = self.queues.get((topic, partition))

@@ -27,6 +27,8 @@ class Held:
     view_version: int
     size: int
     flushes: list[FlushWait] = field(default_factory=list)
+    #: What they fail with in the end, if it is their partition that is not there.
+    missing: HeadraceError | None = None
 
 
 @dataclass(slots=True)

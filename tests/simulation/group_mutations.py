@@ -17,6 +17,8 @@ from headrace.assignors.ranges import RangeAssignor
 from headrace.assignors.roundrobin import RoundRobinAssignor
 from headrace.assignors.sticky import CooperativeStickyAssignor, StickyAssignor
 from headrace.broker.partition import Partition
+from headrace.client.consumer import _group_leader
+from headrace.client.consumer._group_leader import GroupLeader
 from headrace.client.consumer._subscription import Subscriptions
 from headrace.client.consumer.aio import Consumer
 from headrace.client.consumer.records import ConsumerRecords
@@ -272,6 +274,15 @@ GROUP_MUTATIONS: tuple[Mutation, ...] = (
     _plain(
         "a partition is left out", "readers are given all", (Subscriptions, "assign_by_hand", _one_is_left_out)
     )._replace(clients=("idempotent", "readers")),
+    _plain(
+        "partitions that are added are not seen", "readers are given all", (GroupLeader, "has_changed", _never)
+    )._replace(grows=True),
+    _plain(
+        "a static leader takes all for assigned", "readers are given all", (_group_leader, "_assigned", _nothing)
+    )._replace(grows=True, is_static=True),
+    _plain("a replaced static member may commit", _ONE_OWNER, (offsets, "_check_member", _whoever_it_is))._replace(
+        is_static=True
+    ),
     parallel_mistake(
         "dead letters do not wait for copies",
         "no letter lost",

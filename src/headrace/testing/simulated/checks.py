@@ -256,6 +256,9 @@ def check_all(
         _check_group(history, group, partition, commits, found.get(partition, Contents()))
     for (group, partition), register in history.registers.items():
         check_register(f"offset of {group} for {partition}", register)
+    for name, count in history.partitions.items():
+        if len(image.topics[name].partitions) < count:
+            raise BrokenError(f"topic {name} has {len(image.topics[name].partitions)} partitions, of {count}")
     for name, is_there in history.scratch.items():
         if is_there is not None and (name in image.topics) != is_there:
             raise BrokenError(f"topic {name} should {'' if is_there else 'not '}be there")

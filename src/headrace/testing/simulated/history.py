@@ -137,7 +137,11 @@ class History:
         self.processed: dict[tuple[str, TopicPartition], dict[int, str]] = {}
         #: Who had a partition, by group and generation.
         self._owners: dict[tuple[str, int, TopicPartition], str] = {}
+        #: By group and instance id: the member ids that it was given, and when each was first seen to be in effect.
+        self._instances: dict[tuple[str, str], dict[str, int]] = {}
         self.handled = Handled()
+        #: How many partitions topics have that were given more: what the last answer said.
+        self.partitions: dict[str, int] = {}
         #: Topics that were made and deleted: what the last answer said (None: not known).
         self.scratch: dict[str, bool | None] = {}
         self.counts: dict[str, int] = {}
@@ -150,6 +154,22 @@ class History:
             other = self._owners.setdefault((who.group_id, who.generation_id, partition), owner)
             if other != owner:
                 raise BrokenError(f"{partition}: {other} and {owner} have it in generation {who.generation_id}")
+
+    def is_member(self, who: ConsumerGroupMetadata) -> None:
+        """A member was given its share. If it is a static one, whoever had its place before is none from now on."""
+        if who.group_instance_id is not None:
+            known = self._instances.setdefault((who.group_id, who.group_instance_id), {})
+            known.setdefault(who.member_id, self.tick())
+
+    def was_member(self, who: ConsumerGroupMetadata, asked_at: int) -> None:
+        """Something was accepted of a member: a static one had not been replaced when it asked for that."""
+        known = self._instances.get((who.group_id, who.group_instance_id or ""), {})
+        since = known.get(who.member_id, asked_at)
+        for other, at in known.items():
+            if since < at < asked_at:
+                raise BrokenError(
+                    f"a commit of {who.member_id} was accepted, though {other} had its place as {who.group_instance_id}"
+                )
 
     def tick(self) -> int:
         self._ticks += 1

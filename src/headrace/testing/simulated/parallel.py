@@ -174,7 +174,7 @@ class ParallelMember(Workload):
         added: Any = TurnedCondition(turns, member.lock)
         ended: Any = TurnedCondition(turns, member.lock)
         member.work_added, member.work_ended = added, ended
-        config = member_config(PARALLEL_GROUP, self._assignor, self.rng.choice((1_000, PATIENT_MS)))
+        config = member_config(self.plan, PARALLEL_GROUP, self._assignor, self.rng.choice((1_000, PATIENT_MS)))
         config["max_poll_interval_ms"] = _POLL_INTERVAL_MS
         if self._is_static:
             config["group_instance_id"] = self.name

@@ -9,7 +9,7 @@ from typing import Any
 
 from headrace.testing.simulated.faults import Trouble
 from headrace.testing.simulated.scenarios import OFFSETS, SCENARIOS, TRANSACTIONS, steps_of
-from headrace.testing.simulated.variants import FORMER, VARIANTS
+from headrace.testing.simulated.variants import DEAD_LETTERS, FORMER, VARIANTS
 
 #: Kinds of trouble, and how often each is drawn where the seed has it on.
 KINDS = {
@@ -69,6 +69,11 @@ _ROOM_TO_MOVE = 0.1
 _GROUPS = {"group", "parallel"}
 _CLIENT_PAUSES = 0.07
 _CLIENT_PAUSE_S = (3.3, 5.0)
+#: Of plans with a plain group, in so many its members are static ones.
+_STATIC = 0.35
+#: So many plans have partitions added to topics, once or twice.
+_GROWING = 0.12
+MORE_PARTITIONS = "partitions added"
 #: Clients that a course is about which concerns a coordinator.
 _OF_COORDINATORS = {OFFSETS: ("offsets", "group"), TRANSACTIONS: ("transactions",)}
 
@@ -92,6 +97,20 @@ class Plan:
     pace: float = 1.0
     #: Of which kind parallel consumers are, where there are any.
     parallel: str = FORMER
+    #: Whether members of the plain group are static ones.
+    is_static: bool = False
+
+    @property
+    def grows(self) -> bool:
+        """Whether a topic is given more partitions, which clients are to notice soon."""
+        return any(trouble.kind == MORE_PARTITIONS for trouble in self.troubles)
+
+    @property
+    def topics(self) -> list[str]:
+        """Those that its clients write to."""
+        names = {**WRITING, **TRIMMING}
+        own = [names[workload] for workload in self.workloads if workload in names]
+        return [*own, *VARIANTS[self.parallel].topics, DEAD_LETTERS] if "parallel" in self.workloads else own
 
     def without(self, troubles: tuple[Trouble, ...]) -> Plan:
         return replace(self, troubles=tuple(trouble for trouble in self.troubles if trouble not in troubles))
@@ -115,7 +134,8 @@ class Plan:
         return [head, *(f"  {trouble.text()}" for trouble in self.troubles)]
 
     def _clients(self) -> str:
-        return ", ".join(name if name != "parallel" else f"parallel ({self.parallel})" for name in self.workloads)
+        kinds = {"parallel": f"parallel ({self.parallel})", "group": "group (static)" if self.is_static else "group"}
+        return ", ".join(kinds.get(name, name) for name in self.workloads)
 
 
 def plan_for(
@@ -136,9 +156,11 @@ def plan_for(
     plan = replace(plan, parallel=random.Random(f"parallel {seed}").choice(list(VARIANTS)))
     if only or always or scenarios:
         return plan
+    plan = replace(plan, is_static="group" in plan.workloads and random.Random(f"static {seed}").random() < _STATIC)
     plan = _with_room_to_move(plan)
     hangs = _GROUPS & set(plan.workloads) and random.Random(f"client pause {seed}").random() < _CLIENT_PAUSES
-    return with_client_pause(plan) if hangs else plan
+    plan = with_client_pause(plan) if hangs else plan
+    return with_more_partitions(plan) if random.Random(f"partitions {seed}").random() < _GROWING else plan
 
 
 def _with_room_to_move(plan: Plan) -> Plan:
@@ -152,7 +174,31 @@ def with_client_pause(plan: Plan) -> Plan:
     rng = random.Random(f"when a client pauses {plan.seed}")
     at_s, for_s = rng.uniform(0.1, plan.duration_s), rng.uniform(*_CLIENT_PAUSE_S)
     pause = Trouble(round(at_s, 3), round(for_s, 3), "client pause", "", "", min(0.999, round(rng.random(), 3)))
-    return replace(plan, troubles=tuple(sorted((*plan.troubles, pause), key=lambda trouble: trouble.at_s)))
+    return _with(plan, pause)
+
+
+def with_more_partitions(plan: Plan) -> Plan:
+    """A topic is given more partitions while clients use it; or two are, or one twice."""
+    rng = random.Random(f"which partitions are added {plan.seed}")
+    return _with(
+        plan,
+        *(
+            Trouble(
+                round(rng.uniform(0.05, 0.8) * plan.duration_s, 3),
+                0.0,
+                MORE_PARTITIONS,
+                "",
+                "",
+                min(0.999, round(rng.random(), 3)),
+                topic=rng.choice(plan.topics),
+            )
+            for _ in range(rng.choice((1, 1, 2)))
+        ),
+    )
+
+
+def _with(plan: Plan, *troubles: Trouble) -> Plan:
+    return replace(plan, troubles=tuple(sorted((*plan.troubles, *troubles), key=lambda trouble: trouble.at_s)))
 
 
 def _plan_for(

@@ -29,7 +29,9 @@ class Share:
         self._held: dict[TopicPartition, _Held] = {}
 
     def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
-        self._history.owns(self._consumer.group_metadata(), self._consumer.assignment())
+        who = self._consumer.group_metadata()
+        self._history.owns(who, self._consumer.assignment())
+        self._history.is_member(who)
         self.assigned(partitions)
 
     def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:

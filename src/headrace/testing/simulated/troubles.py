@@ -17,7 +17,7 @@ from headrace.testing.simulated.cluster import SimulatedBroker, SimulatedCluster
 from headrace.testing.simulated.faults import Trouble
 from headrace.testing.simulated.history import History
 from headrace.testing.simulated.metadata_prefix import stored_image
-from headrace.testing.simulated.plans import Plan
+from headrace.testing.simulated.plans import MORE_PARTITIONS, Plan
 from headrace.testing.simulated.timeline import CLUSTER, STORE, Timeline
 from headrace.topics import TopicPartition
 
@@ -27,11 +27,12 @@ _QUICK_DISK = WorkModel()
 DATA = "/data/one"
 _OPERATOR = "operator"
 _OPERATOR_S = 5.0
+_TWO_MORE = 0.3
 #: How often, and how long, a fault looks for the state that it waits for.
 _LOOK_S = 0.0005
 _LOOK_S_MAX = 3.0
-#: Hosts of members of groups; a parallel consumer has one for each of its lives.
-_MEMBER = re.compile(r"member-\d+|parallel-\d+-\d+")
+#: Hosts of members of groups; a parallel consumer, and a static member, has one for each of its lives.
+_MEMBER = re.compile(r"member-\d+(-\d+)?|parallel-\d+-\d+")
 #: A topic that is deleted and made again.
 AGAIN = "again"
 
@@ -375,6 +376,22 @@ class Troubles:
                 await operator.alter_partition_reassignments({partition: replicas})
                 await operator.elect_leaders([partition])
 
+    async def partitions_added(self, trouble: Trouble) -> None:
+        """Give a topic one partition more, or two; without an answer it is not known whether it has them."""
+        image = self.cluster.newest_image
+        topic = None if image is None else image.topics.get(trouble.topic)
+        if topic is None:
+            return
+        count = len(topic.partitions) + (2 if trouble.level < _TWO_MORE else 1)
+        self.timeline.add(CLUSTER, "fault", f"{trouble.topic} is to have {count} partitions")
+        self.timeline.saw("fault: partitions added")
+        host = self.cluster.client_host(_OPERATOR)
+        with contextlib.suppress(HeadraceError, TimeoutError):
+            async with self.cluster.admin(host=host) as admin:
+                (await admin.within(_OPERATOR_S).create_partitions({trouble.topic: count})).all()
+                self.history.partitions[trouble.topic] = max(count, self.history.partitions.get(trouble.topic, 0))
+                self.history.count("topics with more partitions")
+
     async def topic_made_again(self, trouble: Trouble) -> None:
         """Delete a topic and make it again, with other records than before."""
         host = self.cluster.client_host(_OPERATOR)
@@ -536,5 +553,6 @@ _DO: dict[str, Callable[[Troubles, Trouble], Awaitable[None]]] = {
     "store cut": Troubles.store_cut,
     "election": Troubles.election,
     "disk lost": Troubles.disk_lost,
+    MORE_PARTITIONS: Troubles.partitions_added,
     "topic made again": Troubles.topic_made_again,
 }

@@ -6,7 +6,14 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 from unittest import mock
 
-from headrace.testing.simulated.plans import SHORT_PACE, Plan, plan_for, with_client_pause, with_more_partitions
+from headrace.testing.simulated.plans import (
+    SHORT_PACE,
+    Plan,
+    plan_for,
+    with_client_pause,
+    with_more_partitions,
+    with_other_configs,
+)
 from headrace.testing.simulated.scenarios import SCENARIOS, Scenario
 
 
@@ -31,6 +38,8 @@ class Mutation(NamedTuple):
     #: Whether topics are given more partitions, and whether members of the plain group are static ones.
     grows: bool = False
     is_static: bool = False
+    #: Whether topics are configured anew.
+    configures: bool = False
     #: So many seeds are tried, counted from 0.
     seeds: int = 40
     #: Short plans, unless it takes a long one.
@@ -45,6 +54,7 @@ class Mutation(NamedTuple):
             plan = plan_for(seed, only=self.kinds, always=self.clients, scenarios=courses, pace=self.pace)
         plan = replace(plan, parallel=self.parallel or plan.parallel, is_static=self.is_static)
         plan = with_more_partitions(plan) if self.grows else plan
+        plan = with_other_configs(plan) if self.configures else plan
         return with_client_pause(plan) if self.hangs else plan
 
 

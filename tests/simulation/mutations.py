@@ -532,6 +532,13 @@ MUTATIONS: tuple[Mutation, ...] = (
         kinds=("kill",),
         is_quick=True,
     ),
+    Mutation(
+        "changes of configurations are not followed",
+        "a topic is as it was configured",
+        ((Partition, "reconfigure", lambda *arguments: None),),
+        kinds=("kill",),
+        configures=True,
+    ),
     *PARALLEL_MUTATIONS,
     *GROUP_MUTATIONS,
 )

@@ -15,6 +15,7 @@ from headrace.testing.simulated.cluster import SimulatedCluster
 from headrace.testing.simulated.handled import not_handled, settle
 from headrace.testing.simulated.history import BrokenError, CommitCall, Handled, History, Register, TransactionEnd
 from headrace.testing.simulated.plans import TRIMMED
+from headrace.testing.simulated.topic_configs import check_configs
 from headrace.topics import TopicPartition
 
 _READ_BYTES = 1 << 20
@@ -256,6 +257,7 @@ def check_all(
         _check_group(history, group, partition, commits, found.get(partition, Contents()))
     for (group, partition), register in history.registers.items():
         check_register(f"offset of {group} for {partition}", register)
+    check_configs(history, cluster.alive)
     for name, count in history.partitions.items():
         if len(image.topics[name].partitions) < count:
             raise BrokenError(f"topic {name} has {len(image.topics[name].partitions)} partitions, of {count}")

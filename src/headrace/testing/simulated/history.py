@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -140,6 +140,10 @@ class History:
         #: By group and instance id: the member ids that it was given, and when each was first seen to be in effect.
         self._instances: dict[tuple[str, str], dict[str, int]] = {}
         self.handled = Handled()
+        #: What topics are configured with, as the last answer said. Of what is in doubt nothing is known any more: it
+        #: may be done at any time.
+        self.configs: dict[str, dict[str, str]] = {}
+        self._configs_in_doubt: set[tuple[str, str]] = set()
         #: How many partitions topics have that were given more: what the last answer said.
         self.partitions: dict[str, int] = {}
         #: Topics that were made and deleted: what the last answer said (None: not known).
@@ -182,6 +186,21 @@ class History:
         """The highest offset of which a group was told that it is committed: it may not fall behind that any more."""
         commits = self.group_commits.get((group, partition), ())
         return max((commit.offset for commit in commits if commit.answered_at is not None), default=0)
+
+    def configures(self, topic: str, change: Mapping[str, str]) -> set[tuple[str, str]]:
+        """A topic is about to be configured anew; gives what was in doubt before."""
+        doubts = set(self._configs_in_doubt)
+        for name in change:
+            self.configs.setdefault(topic, {}).pop(name, None)
+            self._configs_in_doubt.add((topic, name))
+        return doubts
+
+    def has_configured(self, topic: str, change: Mapping[str, str], doubts: set[tuple[str, str]]) -> None:
+        """It was, unless what was in doubt before came later."""
+        self.count("topics configured")
+        self._configs_in_doubt -= {(topic, name) for name in change} - doubts
+        known = {name: value for name, value in change.items() if (topic, name) not in doubts}
+        self.configs.setdefault(topic, {}).update(known)
 
     def is_removed(self, topic: str) -> None:
         """A topic is about to be deleted: what was acknowledged need not be there any more."""

@@ -74,6 +74,9 @@ _STATIC = 0.35
 #: So many plans have partitions added to topics, once or twice.
 _GROWING = 0.12
 MORE_PARTITIONS = "partitions added"
+#: So many have topics configured anew, up to three times.
+_CONFIGURING = 0.2
+CONFIGURED = "configured"
 #: Clients that a course is about which concerns a coordinator.
 _OF_COORDINATORS = {OFFSETS: ("offsets", "group"), TRANSACTIONS: ("transactions",)}
 
@@ -160,7 +163,8 @@ def plan_for(
     plan = _with_room_to_move(plan)
     hangs = _GROUPS & set(plan.workloads) and random.Random(f"client pause {seed}").random() < _CLIENT_PAUSES
     plan = with_client_pause(plan) if hangs else plan
-    return with_more_partitions(plan) if random.Random(f"partitions {seed}").random() < _GROWING else plan
+    plan = with_more_partitions(plan) if random.Random(f"partitions {seed}").random() < _GROWING else plan
+    return with_other_configs(plan) if random.Random(f"configured {seed}").random() < _CONFIGURING else plan
 
 
 def _with_room_to_move(plan: Plan) -> Plan:
@@ -193,6 +197,26 @@ def with_more_partitions(plan: Plan) -> Plan:
                 topic=rng.choice(plan.topics),
             )
             for _ in range(rng.choice((1, 1, 2)))
+        ),
+    )
+
+
+def with_other_configs(plan: Plan) -> Plan:
+    """Topics are configured anew while clients use them; some from the beginning."""
+    rng = random.Random(f"how topics are configured {plan.seed}")
+    return _with(
+        plan,
+        *(
+            Trouble(
+                round(rng.choice((0.0, rng.uniform(0.05, 0.9))) * plan.duration_s, 3),
+                round(rng.choice(_LASTS_S) * plan.pace, 3),
+                CONFIGURED,
+                "",
+                "",
+                min(0.999, round(rng.random(), 3)),
+                topic=rng.choice(plan.topics),
+            )
+            for _ in range(rng.choice((1, 2, 3)))
         ),
     )
 

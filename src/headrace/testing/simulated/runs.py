@@ -25,7 +25,7 @@ from headrace.testing.simulated.cluster import SimulatedCluster
 from headrace.testing.simulated.handled import check_handled, not_committed
 from headrace.testing.simulated.history import BrokenError, History, ParallelCommit
 from headrace.testing.simulated.invariants import Invariants
-from headrace.testing.simulated.plans import MORE_PARTITIONS, TRIMMED, TRIMMING, WRITING, Plan
+from headrace.testing.simulated.plans import CONFIGURED, MORE_PARTITIONS, TRIMMED, TRIMMING, WRITING, Plan
 from headrace.testing.simulated.timeline import CLUSTER, Timeline, logs_in
 from headrace.testing.simulated.troubles import Troubles
 from headrace.testing.simulated.variants import DEAD_LETTERS, PARALLEL_GROUP, VARIANTS
@@ -39,7 +39,7 @@ _STEPS_MAX = 3_000_000
 #: How often what is sent arrives in pieces. Each piece costs as much as a whole frame.
 _SPLIT = (0.0, 0.0, 0.03, 0.1)
 #: All brokers live through these, and so does what they know of one another.
-_HARMLESS = ("store away", "store forgets", "client pause", MORE_PARTITIONS)
+_HARMLESS = ("store away", "store forgets", "client pause", MORE_PARTITIONS, CONFIGURED)
 
 
 @dataclass(slots=True)

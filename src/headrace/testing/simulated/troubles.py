@@ -6,10 +6,10 @@ import asyncio
 import contextlib
 import errno
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
-from headrace.client.admin.types import ElectionType, NewTopic
+from headrace.client.admin.types import ConfigResource, ElectionType, NewTopic, ResourceType
 from headrace.cluster.image import PartitionImage
 from headrace.errors import HeadraceError, UnknownTopicOrPartitionError
 from headrace.runtime.simulated import CrashModel, DiskFault, HostDiedError, WorkModel
@@ -17,8 +17,9 @@ from headrace.testing.simulated.cluster import SimulatedBroker, SimulatedCluster
 from headrace.testing.simulated.faults import Trouble
 from headrace.testing.simulated.history import History
 from headrace.testing.simulated.metadata_prefix import stored_image
-from headrace.testing.simulated.plans import MORE_PARTITIONS, Plan
+from headrace.testing.simulated.plans import CONFIGURED, MORE_PARTITIONS, Plan
 from headrace.testing.simulated.timeline import CLUSTER, STORE, Timeline
+from headrace.testing.simulated.topic_configs import PASSING, change_of
 from headrace.topics import TopicPartition
 
 _RESTART_S = 0.5
@@ -55,6 +56,7 @@ class Troubles:
         self.history = history
         self._scenes: dict[int, _Scene] = {}
         self._making_again = asyncio.Lock()
+        self._configuring = asyncio.Lock()
         model = cluster.simulation.network.model
         self._usual = model.slow_probability, model.slow_delay_s_max
         #: The levels of what makes the network slow at the moment.
@@ -392,6 +394,26 @@ class Troubles:
                 self.history.partitions[trouble.topic] = max(count, self.history.partitions.get(trouble.topic, 0))
                 self.history.count("topics with more partitions")
 
+    async def configured(self, trouble: Trouble) -> None:
+        """Configure a topic anew; for a while, where others would wait for it."""
+        change = change_of(trouble.topic, trouble.level)
+        self.timeline.saw(f"fault: configured {', '.join(change)}")
+        await self._configure(trouble.topic, change)
+        if PASSING in change:
+            await asyncio.sleep(trouble.for_s)
+            await self._configure(trouble.topic, {PASSING: str(self.plan.min_isr)})
+
+    async def _configure(self, topic: str, change: Mapping[str, str]) -> None:
+        host = self.cluster.client_host(_OPERATOR)
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        async with self._configuring:
+            self.timeline.add(CLUSTER, "fault", f"{topic} is to have {dict(change)}")
+            doubts = self.history.configures(topic, change)
+            with contextlib.suppress(HeadraceError, TimeoutError):
+                async with self.cluster.admin(host=host) as admin:
+                    (await admin.within(_OPERATOR_S).incremental_alter_configs({resource: change})).all()
+                    self.history.has_configured(topic, change, doubts)
+
     async def topic_made_again(self, trouble: Trouble) -> None:
         """Delete a topic and make it again, with other records than before."""
         host = self.cluster.client_host(_OPERATOR)
@@ -554,5 +576,6 @@ _DO: dict[str, Callable[[Troubles, Trouble], Awaitable[None]]] = {
     "election": Troubles.election,
     "disk lost": Troubles.disk_lost,
     MORE_PARTITIONS: Troubles.partitions_added,
+    CONFIGURED: Troubles.configured,
     "topic made again": Troubles.topic_made_again,
 }

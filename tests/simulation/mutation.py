@@ -12,6 +12,7 @@ from headrace.testing.simulated.plans import (
     plan_for,
     with_client_pause,
     with_more_partitions,
+    with_other_clocks,
     with_other_configs,
 )
 from headrace.testing.simulated.scenarios import SCENARIOS, Scenario
@@ -40,6 +41,8 @@ class Mutation(NamedTuple):
     is_static: bool = False
     #: Whether topics are configured anew.
     configures: bool = False
+    #: Whether clocks of machines differ.
+    has_clocks: bool = False
     #: So many seeds are tried, counted from 0.
     seeds: int = 40
     #: Short plans, unless it takes a long one.
@@ -55,6 +58,7 @@ class Mutation(NamedTuple):
         plan = replace(plan, parallel=self.parallel or plan.parallel, is_static=self.is_static)
         plan = with_more_partitions(plan) if self.grows else plan
         plan = with_other_configs(plan) if self.configures else plan
+        plan = with_other_clocks(plan) if self.has_clocks else plan
         return with_client_pause(plan) if self.hangs else plan
 
 

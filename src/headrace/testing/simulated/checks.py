@@ -15,6 +15,7 @@ from headrace.testing.simulated.cluster import SimulatedCluster
 from headrace.testing.simulated.handled import not_handled, settle
 from headrace.testing.simulated.history import BrokenError, CommitCall, Handled, History, Register, TransactionEnd
 from headrace.testing.simulated.plans import TRIMMED
+from headrace.testing.simulated.times import check_times
 from headrace.testing.simulated.topic_configs import check_configs
 from headrace.topics import TopicPartition
 
@@ -161,6 +162,10 @@ def all_contents(cluster: SimulatedCluster, history: History) -> dict[TopicParti
                 raise BrokenError(f"{partition}: the replicas differ: {_where_they_differ(logs)}")
             if topic.name in history.sent:
                 found[partition] = contents(logs[state.leader])
+                for broker in cluster.alive:
+                    if broker.node_id in logs:
+                        log = broker.replicas.partitions[topic.name, index].log
+                        check_times(f"{partition} on broker {broker.node_id}", log, logs[broker.node_id])
     return found
 
 

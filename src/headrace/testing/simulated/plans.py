@@ -77,6 +77,13 @@ MORE_PARTITIONS = "partitions added"
 #: So many have topics configured anew, up to three times.
 _CONFIGURING = 0.2
 CONFIGURED = "configured"
+#: In so many the clocks of all machines differ, by up to twice that, and some of clients step. Where brokers or clients
+#: tell one another times, seconds: when a retry is due, and since when a transaction lasts. Elsewhere they are as wrong
+#: as they may be for records to be accepted, which may be of the next hour at most.
+_CLOCKS = 0.2
+_CLOCKS_MS = (500, 5_000)
+_WRONG_CLOCKS_MS = (500, 5_000, 1_200_000)
+CLOCK_STEP = "client clock step"
 #: Clients that a course is about which concerns a coordinator.
 _OF_COORDINATORS = {OFFSETS: ("offsets", "group"), TRANSACTIONS: ("transactions",)}
 
@@ -102,11 +109,18 @@ class Plan:
     parallel: str = FORMER
     #: Whether members of the plain group are static ones.
     is_static: bool = False
+    #: How far clocks of machines may be off when they begin.
+    clocks_ms: int = 0
 
     @property
     def grows(self) -> bool:
         """Whether a topic is given more partitions, which clients are to notice soon."""
         return any(trouble.kind == MORE_PARTITIONS for trouble in self.troubles)
+
+    @property
+    def steps_clocks(self) -> bool:
+        """Whether clocks of clients are set while they run."""
+        return any(trouble.kind == CLOCK_STEP for trouble in self.troubles)
 
     @property
     def topics(self) -> list[str]:
@@ -133,6 +147,7 @@ class Plan:
             f"partition{'' if self.partitions == 1 else 's'}, {self._clients()}; {self.duration_s:.1f} s, "
             f"{len(self.troubles)} fault{'' if len(self.troubles) == 1 else 's'}"
             f"{'' if self.pace == 1.0 else f', time-outs of {self.pace:.0%}'}"
+            f"{f', clocks off by up to {self.clocks_ms} ms' if self.clocks_ms else ''}"
         )
         return [head, *(f"  {trouble.text()}" for trouble in self.troubles)]
 
@@ -164,7 +179,8 @@ def plan_for(
     hangs = _GROUPS & set(plan.workloads) and random.Random(f"client pause {seed}").random() < _CLIENT_PAUSES
     plan = with_client_pause(plan) if hangs else plan
     plan = with_more_partitions(plan) if random.Random(f"partitions {seed}").random() < _GROWING else plan
-    return with_other_configs(plan) if random.Random(f"configured {seed}").random() < _CONFIGURING else plan
+    plan = with_other_configs(plan) if random.Random(f"configured {seed}").random() < _CONFIGURING else plan
+    return with_other_clocks(plan) if random.Random(f"clocks {seed}").random() < _CLOCKS else plan
 
 
 def _with_room_to_move(plan: Plan) -> Plan:
@@ -219,6 +235,18 @@ def with_other_configs(plan: Plan) -> Plan:
             for _ in range(rng.choice((1, 2, 3)))
         ),
     )
+
+
+def with_other_clocks(plan: Plan) -> Plan:
+    """Machines have clocks that differ, and those of some clients step."""
+    rng = random.Random(f"which clocks {plan.seed}")
+    tells_times = {"transactions", "parallel"} & set(plan.workloads)
+    plan = replace(plan, clocks_ms=rng.choice(_CLOCKS_MS if tells_times else _WRONG_CLOCKS_MS))
+    steps = [
+        (round(rng.uniform(0.0, plan.duration_s), 3), min(0.999, round(rng.random(), 3)))
+        for _ in range(rng.choice((0, 1, 3)))
+    ]
+    return _with(plan, *(Trouble(at_s, 0.0, CLOCK_STEP, "", "", level) for at_s, level in steps))
 
 
 def _with(plan: Plan, *troubles: Trouble) -> Plan:

@@ -25,7 +25,7 @@ from headrace.testing.simulated.cluster import SimulatedCluster
 from headrace.testing.simulated.handled import check_handled, not_committed
 from headrace.testing.simulated.history import BrokenError, History, ParallelCommit
 from headrace.testing.simulated.invariants import Invariants
-from headrace.testing.simulated.plans import CONFIGURED, MORE_PARTITIONS, TRIMMED, TRIMMING, WRITING, Plan
+from headrace.testing.simulated.plans import CLOCK_STEP, CONFIGURED, MORE_PARTITIONS, TRIMMED, TRIMMING, WRITING, Plan
 from headrace.testing.simulated.timeline import CLUSTER, Timeline, logs_in
 from headrace.testing.simulated.troubles import Troubles
 from headrace.testing.simulated.variants import DEAD_LETTERS, PARALLEL_GROUP, VARIANTS
@@ -39,7 +39,7 @@ _STEPS_MAX = 3_000_000
 #: How often what is sent arrives in pieces. Each piece costs as much as a whole frame.
 _SPLIT = (0.0, 0.0, 0.03, 0.1)
 #: All brokers live through these, and so does what they know of one another.
-_HARMLESS = ("store away", "store forgets", "client pause", MORE_PARTITIONS, CONFIGURED)
+_HARMLESS = ("store away", "store forgets", "client pause", CLOCK_STEP, MORE_PARTITIONS, CONFIGURED)
 
 
 @dataclass(slots=True)
@@ -104,7 +104,9 @@ class SimulatedRun:
 
     async def _main(self) -> None:
         plan = self.plan
-        cluster = SimulatedCluster(self.simulation, brokers=plan.brokers, settings=self._settings, pace=plan.pace)
+        cluster = SimulatedCluster(
+            self.simulation, brokers=plan.brokers, settings=self._settings, pace=plan.pace, clocks_ms=plan.clocks_ms
+        )
         is_calm = all(trouble.kind in _HARMLESS for trouble in plan.troubles)
         invariants = Invariants(cluster, self.timeline, stays_in_sync=is_calm)
         watching = asyncio.ensure_future(_watch(invariants))

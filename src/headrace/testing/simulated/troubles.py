@@ -17,7 +17,7 @@ from headrace.testing.simulated.cluster import SimulatedBroker, SimulatedCluster
 from headrace.testing.simulated.faults import Trouble
 from headrace.testing.simulated.history import History
 from headrace.testing.simulated.metadata_prefix import stored_image
-from headrace.testing.simulated.plans import CONFIGURED, MORE_PARTITIONS, Plan
+from headrace.testing.simulated.plans import CLOCK_STEP, CONFIGURED, MORE_PARTITIONS, Plan
 from headrace.testing.simulated.timeline import CLUSTER, STORE, Timeline
 from headrace.testing.simulated.topic_configs import PASSING, change_of
 from headrace.topics import TopicPartition
@@ -352,6 +352,17 @@ class Troubles:
         self.timeline.saw("fault: clock jump")
         host.clock.jump(by_ms)
 
+    async def client_clock_step(self, trouble: Trouble) -> None:
+        """The wall clock of a client is set: forward, or back."""
+        names = [name for name in sorted(self.cluster.simulation.hosts) if not name.startswith("broker-")]
+        if names:
+            place = trouble.level * len(names)
+            host = self.cluster.simulation.host(names[int(place)])
+            by_ms = int((place % 1.0 - 0.5) * self.plan.clocks_ms)
+            self.timeline.add(host.name, "fault", f"the wall clock steps by {by_ms} ms")
+            self.timeline.saw("fault: client clock step")
+            host.clock.jump(by_ms)
+
     async def clock_drift(self, trouble: Trouble) -> None:
         host = self.cluster.brokers[self._node(trouble)].host
         with self.timeline.span(host.name, "clock drifts"):
@@ -577,5 +588,6 @@ _DO: dict[str, Callable[[Troubles, Trouble], Awaitable[None]]] = {
     "disk lost": Troubles.disk_lost,
     MORE_PARTITIONS: Troubles.partitions_added,
     CONFIGURED: Troubles.configured,
+    CLOCK_STEP: Troubles.client_clock_step,
     "topic made again": Troubles.topic_made_again,
 }

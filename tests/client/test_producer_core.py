@@ -433,17 +433,44 @@ def test_an_invalid_topic_fails_at_once(clock: VirtualClock) -> None:
     assert clock.now - start < 5
 
 
-def test_a_partition_that_does_not_exist_is_looked_for_once_more_and_then_fails(clock: VirtualClock) -> None:
+def test_a_partition_that_does_not_exist_is_looked_for_until_it_is_too_late(clock: VirtualClock) -> None:
     cluster = FakeCluster(clock, topics={"t": 2})
     world = World(cluster)
     world.deliver([world.send("t", b"a", partition=1)])
     cluster.create("t", 3)
     world.deliver([world.send("t", b"b", partition=2)])
     assert cluster.logs[("t", 2)].values == [b"b"]
+    start = clock.now
     missing = world.send("t", b"c", partition=7)
     world.deliver([missing])
     assert isinstance(missing.exception(), UnknownTopicOrPartitionError)
     assert "0 to 2" in str(missing.exception())
+    assert clock.now - start >= 60  # max.block.ms
+
+
+def test_a_partition_is_waited_for_that_the_broker_which_was_asked_has_not_heard_of(clock: VirtualClock) -> None:
+    cluster = FakeCluster(clock, topics={"t": 1})
+    world = World(cluster)
+    world.deliver([world.send("t", b"a", partition=0)])
+    asked: list[int] = []
+
+    def script(node: int, name: str, request: Any) -> Any:
+        if name == "Metadata":
+            asked.append(node)
+            if len(asked) == 3:
+                cluster.create("t", 2)
+        return None
+
+    cluster.script = script
+    late = world.send("t", b"b", partition=1)
+    world.settle()
+    flush = world.producer.flush()
+    while not late.done():
+        assert flush.left
+        world.step()
+    assert late.result().partition == 1
+    assert not flush.left
+    assert len(asked) >= 3
 
 
 def test_closing_fails_what_is_left_and_says_so(clock: VirtualClock) -> None:

@@ -185,7 +185,7 @@ def test_send_arrow_sends_every_column(broker_address: str, make_topic: Any, rea
 
 def test_a_partition_that_does_not_exist_is_a_clear_error(broker_address: str, make_topic: Any) -> None:
     topic = make_topic(2)
-    with Producer(bootstrap_servers=broker_address) as producer:
+    with Producer(bootstrap_servers=broker_address, max_block_ms=500) as producer:
         error = producer.send(topic, b"", partition=5).exception(20)
     assert isinstance(error, UnknownTopicOrPartitionError)
     assert topic in str(error)

@@ -17,8 +17,14 @@ from headrace.assignors.ranges import RangeAssignor
 from headrace.assignors.roundrobin import RoundRobinAssignor
 from headrace.assignors.sticky import CooperativeStickyAssignor, StickyAssignor
 from headrace.broker.partition import Partition
+from headrace.client.consumer import _group_leader
+from headrace.client.consumer._group_leader import GroupLeader
+from headrace.client.consumer._subscription import Subscriptions
+from headrace.client.consumer.aio import Consumer
+from headrace.client.consumer.records import ConsumerRecords
 from headrace.errors import ErrorCode
 from headrace.groups import offsets
+from headrace.groups.offsets import OffsetChanges
 from headrace.parallel import engine, failures, letters, member, tracker
 from headrace.parallel.core import ParallelCore
 from headrace.parallel.engine import Engine
@@ -29,7 +35,8 @@ from headrace.parallel.retries import DUE_MS, ORIGIN_OFFSET, ORIGIN_PARTITION, O
 from headrace.parallel.tracker import PartitionTracker
 from headrace.parallel.work import Entry, Run
 from headrace.parallel.workers import Coroutines
-from headrace.testing.simulated.variants import DEAD_LETTERS
+from headrace.testing.simulated.variants import DEAD_LETTERS, PARALLEL_GROUP
+from headrace.testing.simulated.workloads import GROUP
 from headrace.topics import TopicPartition
 
 # --- commits and what was finished before -----------------------------------------------------------------------------
@@ -136,6 +143,54 @@ _replicate = Partition.replicate
 # --- groups -----------------------------------------------------------------------------------------------------------
 
 
+def _each_twice(outgoing: Outgoing, group: str, now_ms: int) -> list[Message]:
+    return _messages_of(outgoing, group, now_ms) * 2
+
+
+def _is_plain_member(consumer: Consumer) -> bool:
+    return consumer._setup.settings.group_id == GROUP
+
+
+async def _last_one_again(self: Consumer, timeout: float = 1.0, max_records: int | None = None) -> ConsumerRecords:
+    """The position falls back by one record now and then."""
+    records = await _poll(self, timeout, max_records)
+    if _is_plain_member(self) and len(records) > 1 and records[-1].offset % 3 == 0:
+        self.seek(TopicPartition(records[-1].topic, records[-1].partition), records[-1].offset)
+    return records
+
+
+async def _last_one_later(self: Consumer, timeout: float = 1.0, max_records: int | None = None) -> ConsumerRecords:
+    """The last record is held back until the next poll, whoever has its partition by then."""
+    records = [*self.__dict__.pop("_held_back", []), *await _poll(self, timeout, max_records)]
+    if _is_plain_member(self) and len(records) > 1:
+        self.__dict__["_held_back"] = [records.pop()]
+    return ConsumerRecords.of(records)
+
+
+_poll = Consumer.poll
+
+
+def _one_is_left_out(self: Subscriptions, partitions: Iterable[TopicPartition]) -> None:
+    """Whoever assigns partitions by hand is never given anything of the second."""
+    _assign_by_hand(self, partitions)
+    for state in self.states():
+        state.paused = state.partition.partition == 1
+
+
+_assign_by_hand = Subscriptions.assign_by_hand
+
+
+def _some_are_forgotten(self: OffsetChanges, shard: Any, group: Any, commit: Any, *others: Any) -> None:
+    """Some commits are stored, and not told by the coordinator that stored them."""
+    if group.group_id in (GROUP, PARALLEL_GROUP) and commit.offset.offset % 4 == 0:
+        group.offsets.end_write(commit.partition)
+    else:
+        _committed(self, shard, group, commit, *others)
+
+
+_committed = OffsetChanges._committed
+
+
 def _moved_at_once(numbers: Sequence[Sequence[int]], moving: Any) -> list[Sequence[int]]:
     return list(numbers)
 
@@ -169,6 +224,14 @@ _KEY, _RETRIES, _ONCE = "pool by key", "pool by key, retry topic", "pool by key,
 _ONLY_UNFINISHED = "only what is unfinished is repeated"
 _AS_IT_WAS = "a letter is as its record was"
 _ONE_OWNER = "a partition has one owner"
+_ONCE_EACH = "nothing is given or sent twice"
+_COMMITTED = "a commit survives"
+
+
+def _plain(name: str, promise: str, *patches: tuple[Any, str, Any]) -> Mutation:
+    """One that is looked for with a plain group."""
+    return Mutation(name, promise, patches, kinds=("kill",), clients=("idempotent", "group"))
+
 
 GROUP_MUTATIONS: tuple[Mutation, ...] = (
     parallel_mistake(
@@ -195,6 +258,31 @@ GROUP_MUTATIONS: tuple[Mutation, ...] = (
     parallel_mistake("letters have no key", _AS_IT_WAS, _RETRIES, *_sent(_without_key)),
     parallel_mistake("letters come from the retry topic", _AS_IT_WAS, _RETRIES, *_sent(_from_where_it_was_last)),
     parallel_mistake("retries are due at once", _AS_IT_WAS, _RETRIES, *_sent(_due_when_it_is_sent)),
+    parallel_mistake("letters are sent twice", _ONCE_EACH, _RETRIES, *_sent(_each_twice), is_quick=True),
+    parallel_mistake(
+        "what stays is never committed",
+        _ONLY_UNFINISHED,
+        _KEY,
+        (Engine, "_commit_soon", _nothing),
+    ),
+    parallel_mistake(
+        "some commits are forgotten (parallel)", _COMMITTED, _KEY, (OffsetChanges, "_committed", _some_are_forgotten)
+    ),
+    _plain("some commits are forgotten", _COMMITTED, (OffsetChanges, "_committed", _some_are_forgotten)),
+    _plain("a record is given again", _ONCE_EACH, (Consumer, "poll", _last_one_again)),
+    _plain("a record of a former partition is given", _ONE_OWNER, (Consumer, "poll", _last_one_later)),
+    _plain(
+        "a partition is left out", "readers are given all", (Subscriptions, "assign_by_hand", _one_is_left_out)
+    )._replace(clients=("idempotent", "readers")),
+    _plain(
+        "partitions that are added are not seen", "readers are given all", (GroupLeader, "has_changed", _never)
+    )._replace(grows=True),
+    _plain(
+        "a static leader takes all for assigned", "readers are given all", (_group_leader, "_assigned", _nothing)
+    )._replace(grows=True, is_static=True),
+    _plain("a replaced static member may commit", _ONE_OWNER, (offsets, "_check_member", _whoever_it_is))._replace(
+        is_static=True
+    ),
     parallel_mistake(
         "dead letters do not wait for copies",
         "no letter lost",

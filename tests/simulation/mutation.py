@@ -6,7 +6,15 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 from unittest import mock
 
-from headrace.testing.simulated.plans import SHORT_PACE, Plan, plan_for, with_client_pause
+from headrace.testing.simulated.plans import (
+    SHORT_PACE,
+    Plan,
+    plan_for,
+    with_client_pause,
+    with_more_partitions,
+    with_other_clocks,
+    with_other_configs,
+)
 from headrace.testing.simulated.scenarios import SCENARIOS, Scenario
 
 
@@ -28,6 +36,13 @@ class Mutation(NamedTuple):
     parallel: str = ""
     #: Whether a member of a group hangs, beside those faults, for longer than the group waits for it.
     hangs: bool = False
+    #: Whether topics are given more partitions, and whether members of the plain group are static ones.
+    grows: bool = False
+    is_static: bool = False
+    #: Whether topics are configured anew.
+    configures: bool = False
+    #: Whether clocks of machines differ.
+    has_clocks: bool = False
     #: So many seeds are tried, counted from 0.
     seeds: int = 40
     #: Short plans, unless it takes a long one.
@@ -40,7 +55,10 @@ class Mutation(NamedTuple):
         courses = [*own] or ([self.scenario] if self.scenario else None)
         with mock.patch.dict(SCENARIOS, own):
             plan = plan_for(seed, only=self.kinds, always=self.clients, scenarios=courses, pace=self.pace)
-        plan = replace(plan, parallel=self.parallel or plan.parallel)
+        plan = replace(plan, parallel=self.parallel or plan.parallel, is_static=self.is_static)
+        plan = with_more_partitions(plan) if self.grows else plan
+        plan = with_other_configs(plan) if self.configures else plan
+        plan = with_other_clocks(plan) if self.has_clocks else plan
         return with_client_pause(plan) if self.hangs else plan
 
 

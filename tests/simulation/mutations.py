@@ -45,6 +45,7 @@ from headrace.cluster.store.session import CheckVersion, ConnectionBrokenError, 
 from headrace.errors import ErrorCode, HeadraceError, NotLeaderOrFollowerError, StaleControllerEpochError
 from headrace.log import Appended, Log
 from headrace.log.producer_state import LogProducers
+from headrace.log.segment import Segment
 from headrace.log.state import LogState, Offsets
 from headrace.testing.simulated.runs import RunResult, play
 
@@ -531,6 +532,20 @@ MUTATIONS: tuple[Mutation, ...] = (
         ((MetadataFetcher, "fetch", _first_record_is_skipped),),
         kinds=("kill",),
         is_quick=True,
+    ),
+    Mutation(
+        "changes of configurations are not followed",
+        "a topic is as it was configured",
+        ((Partition, "reconfigure", lambda *arguments: None),),
+        kinds=("kill",),
+        configures=True,
+    ),
+    Mutation(
+        "a segment begins with its latest time",
+        "a look-up by time finds the first",
+        ((Segment, "largest_timestamp_ms", Segment.first_timestamp),),
+        kinds=("kill",),
+        has_clocks=True,
     ),
     *PARALLEL_MUTATIONS,
     *GROUP_MUTATIONS,

@@ -188,3 +188,39 @@ def test_a_static_member_that_comes_back_has_what_it_had() -> None:
     history = History()
     for member in ("one", "two"):
         history.owns(ConsumerGroupMetadata("g", 1, member, "instance"), [_PARTITION])
+
+
+def test_a_record_is_sent_on_once_unless_that_fails() -> None:
+    member = _Member()
+    call = member.begin(2)
+    member.holdings.failed(call)
+    member.holdings.sends(call.piece)
+    member.holdings.not_sent(call.piece)
+    member.holdings.sends(call.piece)
+    assert not member.broken
+    member.holdings.sends(call.piece)
+    assert "sent on from round 0 once more than it was begun (1 times)" in member.broken
+
+
+def test_a_record_that_came_again_may_be_sent_on_again() -> None:
+    member = _Member()
+    member.holdings.sends(member.begin(2).piece)
+    member.holdings.lost([_PARTITION])
+    member.holdings.assigned([_PARTITION])
+    member.holdings.told({_PARTITION: None})
+    member.holdings.sends(member.begin(2).piece)
+    assert not member.broken
+
+
+def test_a_record_that_the_retry_topic_has_twice_is_sent_on_for_each() -> None:
+    member = _Member()
+    for offset in (2, 3):
+        member.holdings.failed(call := member.holdings.begin(_PARTITION, offset, ("w:2:a", 1)))
+        member.holdings.sends(call.piece)
+    assert not member.broken
+
+
+def test_nothing_is_sent_on_that_was_never_begun() -> None:
+    member = _Member()
+    member.holdings.sends(("w:2:a", 0))
+    assert "once more than it was begun (0 times)" in member.broken

@@ -118,6 +118,8 @@ class Replicas:
                 found = logs.get(key)
                 if found is not None and found.topic_id in (None, topic.topic_id):
                     del logs[key]
+                    # The topic may have been configured anew since the log was opened, which nobody followed here.
+                    found.config = self.config_of(topic.name)
                     if found.topic_id is None:
                         nameless.append((topic, index, state, found))
                     else:

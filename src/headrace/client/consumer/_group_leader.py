@@ -12,6 +12,7 @@ from headrace.assignors import (
     Assignor,
     GroupAssignment,
     Subscription,
+    decode_assignment,
     decode_subscription,
     encode_assignment,
 )
@@ -22,6 +23,7 @@ from headrace.client.consumer._subscription import Subscriptions
 from headrace.client.consumer.config import LATEST_TIMESTAMP
 from headrace.client.flows import All, Flow, UserCode, When
 from headrace.errors import ErrorCode
+from headrace.protocol.messages.describe_groups import DescribeGroupsResponse
 from headrace.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
 from headrace.protocol.messages.join_group import JoinGroupResponse
 from headrace.topics import TopicPartition
@@ -32,8 +34,19 @@ _METADATA_WAIT_S = 30.0
 
 _PASSING = frozenset({ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.REQUEST_TIMED_OUT})
 
+_STABLE = "Stable"
+
 Snapshot = dict[str, tuple[tuple[str | None, ...], ...]]
 """Topic → per partition, the racks of its replicas: when it differs, the assignment may have to."""
+
+
+def _assigned(described: DescribeGroupsResponse | None) -> set[TopicPartition] | None:
+    """All that members of the group have; None: not known."""
+    group = described.groups[0] if described is not None and described.groups else None
+    if group is None or group.error_code or group.group_state != _STABLE:
+        return None
+    told = [decode_assignment(member.member_assignment) for member in group.members if member.member_assignment]
+    return {partition for assignment in told for partition in assignment.partitions}
 
 
 class GroupLeader:
@@ -62,13 +75,21 @@ class GroupLeader:
         self._seen_version = self._core.view.version
         return self._snapshot(self._assigned_for) != self._assigned_for
 
-    def watch(self, joined: JoinGroupResponse) -> None:
-        """Keep an eye on the topics of all members."""
+    def watch(self, joined: JoinGroupResponse, described: DescribeGroupsResponse | None) -> None:
+        """Keep an eye on the topics of all members, as one that comes back and leads. Partitions may have been added
+        while it was away: what the coordinator tells that all have is what was assigned."""
         topics = {topic for member in joined.members for topic in decode_subscription(member.metadata).topics}
         self._subscriptions.group_topics = topics
         for topic in topics:
             self._core.add_topic(topic)
         self._assigned_for = self._snapshot(topics)
+        assigned = _assigned(described)
+        if assigned is not None:
+            self._seen_version = -1
+            self._assigned_for = {
+                topic: tuple(racks for index, racks in enumerate(found) if TopicPartition(topic, index) in assigned)
+                for topic, found in self._assigned_for.items()
+            }
 
     def assign(self, assignor: Assignor, joined: JoinGroupResponse) -> Flow[dict[str, bytes]]:
         """The encoded assignment of every member."""

@@ -39,6 +39,7 @@ from headrace.errors import (
     error_for,
 )
 from headrace.net.connection import Call
+from headrace.protocol.messages.describe_groups import DescribeGroupsRequest
 from headrace.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
 from headrace.protocol.messages.leave_group import LeaveGroupRequest
 from headrace.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
@@ -423,8 +424,11 @@ class GroupMembership:
         """This member's assignment, as bytes; None: start over."""
         assignments: list[SyncGroupRequestAssignment] = []
         if joined.leader == joined.member_id and joined.skip_assignment:
-            # A static leader came back and nothing changed: the others keep what they have.
-            self._leader.watch(joined)
+            # A static leader came back: the others keep what they have.
+            described = self._link.submit(DescribeGroupsRequest(groups=[self._link.group_id]))
+            if described is not None:
+                yield described
+            self._leader.watch(joined, None if described is None else described.response)
         elif joined.leader == joined.member_id:
             assignor = self._assignors[str(joined.protocol_name)]
             encoded = yield from self._leader.assign(assignor, joined)

@@ -15,6 +15,8 @@ from headrace.testing.simulated.cluster import SimulatedCluster
 from headrace.testing.simulated.handled import not_handled, settle
 from headrace.testing.simulated.history import BrokenError, CommitCall, Handled, History, Register, TransactionEnd
 from headrace.testing.simulated.plans import TRIMMED
+from headrace.testing.simulated.times import check_times
+from headrace.testing.simulated.topic_configs import check_configs
 from headrace.topics import TopicPartition
 
 _READ_BYTES = 1 << 20
@@ -160,6 +162,10 @@ def all_contents(cluster: SimulatedCluster, history: History) -> dict[TopicParti
                 raise BrokenError(f"{partition}: the replicas differ: {_where_they_differ(logs)}")
             if topic.name in history.sent:
                 found[partition] = contents(logs[state.leader])
+                for broker in cluster.alive:
+                    if broker.node_id in logs:
+                        log = broker.replicas.partitions[topic.name, index].log
+                        check_times(f"{partition} on broker {broker.node_id}", log, logs[broker.node_id])
     return found
 
 
@@ -209,7 +215,7 @@ def not_given(history: History, found: dict[TopicPartition, Contents], topics: I
     """A record that some reader has still to be given; None when all have all."""
     for (reader, partition), read in history.reads.items():
         given = {offset for offset, _ in read.rows}
-        for offset in found[partition].visible(read.is_committed_only):
+        for offset in found.get(partition, Contents()).visible(read.is_committed_only):
             if offset not in given:
                 return f"{partition}: {reader} was not given offset {offset}"
     for partition, held in found.items():
@@ -219,6 +225,18 @@ def not_given(history: History, found: dict[TopicPartition, Contents], topics: I
                 if offset not in processed:
                     return f"{partition}: offset {offset} was never given to a member of {group}"
     return not_handled(history.handled, found)
+
+
+def check_committed(history: History, group: str, told: dict[TopicPartition, int]) -> None:
+    """What a group has committed in the end is what one of its members asked for, and no less than any was told."""
+    for (name, partition), commits in history.group_commits.items():
+        if name != group:
+            continue
+        known, found = history.known_commit(group, partition), told.get(partition)
+        if found is None and known > 0:
+            raise BrokenError(f"{partition}: {group} had committed {known}, and in the end nothing")
+        if found is not None and (found < known or found not in {commit.offset for commit in commits}):
+            raise BrokenError(f"{partition}: {group} had committed {known}, and in the end {found}")
 
 
 def check_all(
@@ -244,6 +262,10 @@ def check_all(
         _check_group(history, group, partition, commits, found.get(partition, Contents()))
     for (group, partition), register in history.registers.items():
         check_register(f"offset of {group} for {partition}", register)
+    check_configs(history, cluster.alive)
+    for name, count in history.partitions.items():
+        if len(image.topics[name].partitions) < count:
+            raise BrokenError(f"topic {name} has {len(image.topics[name].partitions)} partitions, of {count}")
     for name, is_there in history.scratch.items():
         if is_there is not None and (name in image.topics) != is_there:
             raise BrokenError(f"topic {name} should {'' if is_there else 'not '}be there")

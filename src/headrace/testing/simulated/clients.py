@@ -6,6 +6,7 @@ from headrace.testing.simulated.cluster import SimulatedCluster
 from headrace.testing.simulated.history import History
 from headrace.testing.simulated.parallel import KeyedRecords, ParallelMember
 from headrace.testing.simulated.plans import TRIMMING, WRITING, Plan
+from headrace.testing.simulated.static_members import StaticMember
 from headrace.testing.simulated.variants import DEAD_LETTERS, KEYED, RETRIES
 from headrace.testing.simulated.workloads import (
     ASSIGNORS,
@@ -47,8 +48,11 @@ def workloads_for(cluster: SimulatedCluster, plan: Plan, history: History) -> li
             ]
         elif workload == "group":
             history.groups.append(GROUP)
-            assignor = cluster.simulation.random_for("assignor").choice(ASSIGNORS)
-            made += [MemberWorkload(cluster, plan, history, f"member-{n}", topics, assignor) for n in (1, 2)]
+            # Not with the cooperative one: see parallel consumers.
+            assignors = ASSIGNORS[:-1] if plan.is_static else ASSIGNORS
+            assignor = cluster.simulation.random_for("assignor").choice(assignors)
+            member = StaticMember if plan.is_static else MemberWorkload
+            made += [member(cluster, plan, history, f"member-{n}", topics, assignor) for n in (1, 2)]
         elif workload == "offsets":
             made.append(OffsetKeeper(cluster, plan, history, "keeper"))
         elif workload == "parallel":

@@ -70,7 +70,7 @@ class SimulatedBroker:
     def __init__(self, cluster: SimulatedCluster, node_id: int, settings: Mapping[str, str]) -> None:
         self.node_id = node_id
         self.name = f"broker-{node_id}"
-        self.host: Host = cluster.simulation.host(self.name)
+        self.host: Host = cluster.machine(self.name)
         self._cluster = cluster
         self._settings = {
             **SETTINGS,
@@ -134,7 +134,8 @@ class SimulatedBroker:
 
 
 class SimulatedCluster:
-    """Brokers 1 to `brokers`, and what a test does to them. `pace` is how long time-outs are, of what they are else."""
+    """Brokers 1 to `brokers`, and what a test does to them. `pace` is how long time-outs are, of what they are else;
+    `clocks_ms` is how far the clock of a machine may be off at first."""
 
     def __init__(
         self,
@@ -143,9 +144,11 @@ class SimulatedCluster:
         brokers: int = 3,
         settings: Mapping[str, str] | None = None,
         pace: float = 1.0,
+        clocks_ms: int = 0,
     ) -> None:
         self.simulation = simulation
         self.pace = pace
+        self._clocks_ms = clocks_ms
         self.broker_class = Broker
         self.store = ZooKeeperModel(simulation.random_for("store"), session_timeout_s=_STORE_SESSION_S * pace)
         replicas = str(min(brokers, 3))
@@ -206,7 +209,16 @@ class SimulatedCluster:
         if name is None:
             self._clients += 1
             name = f"client-{self._clients}"
-        return self.simulation.host(name)
+        return self.machine(name)
+
+    def machine(self, name: str) -> Host:
+        """The machine of that name, with a clock of its own."""
+        is_new = name not in self.simulation.hosts
+        host = self.simulation.host(name)
+        if is_new and self._clocks_ms:
+            off_ms = self.simulation.random_for(f"clock of {name}").randint(-self._clocks_ms, self._clocks_ms)
+            host.clock.jump(off_ms)
+        return host
 
     def _configured(self, host: Host | None, config: Mapping[str, Any]) -> dict[str, Any]:
         host = host or self.client_host()

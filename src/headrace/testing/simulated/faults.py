@@ -12,7 +12,8 @@ class Trouble:
     at_s: float
     for_s: float
     kind: str
-    #: A broker's number; or what it is: `leader`, `second`, `third`, `leading`, `controller`; empty: a client.
+    #: A broker's number; or what it is: `leader`, `second`, `third`, `leading`, `controller`; empty: a client, or the
+    #: topic.
     who: str
     other: str
     #: A number below 1 that says how bad, where that makes sense.
@@ -27,7 +28,7 @@ class Trouble:
 
     def text(self) -> str:
         if not self.who:
-            whom = "a client"
+            whom = self.topic or "a client"
         else:
             whom = f"broker {self.who}" if self.who.isdigit() else f"the {self.who} of {self.topic}"
         when = f", when {self.when}" if self.when else ""

@@ -15,6 +15,7 @@ from headrace.testing.simulated.variants import (
     DEAD_LETTERS,
     KEYED,
     LATER_S,
+    PARALLEL_GROUP,
     RETRIES,
     ParallelVariant,
     RecordKind,
@@ -54,6 +55,16 @@ def not_handled(handled: Handled, found: Found) -> str | None:
     for value, rounds in handled.awaited:
         if (value, rounds) not in handled.ends:
             return f"{value!r} came to the retry topic (round {rounds}) and was finished there by no parallel consumer"
+    return None
+
+
+def not_committed(found: Found, committed: Iterable[ParallelCommit]) -> str | None:
+    """A record that is finished, as all are, and that the group has not committed; None when it has all."""
+    offsets = {commit.partition: commit.offset for commit in committed}
+    for partition, held in found.items():
+        last = max((offset for offset, _ in _committed(held)), default=-1)
+        if partition.topic in (KEYED, RETRIES) and offsets.get(partition, 0) <= last:
+            return f"{partition}: {PARALLEL_GROUP} has committed {offsets.get(partition)}, though {last} is finished"
     return None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -137,7 +137,15 @@ class History:
         self.processed: dict[tuple[str, TopicPartition], dict[int, str]] = {}
         #: Who had a partition, by group and generation.
         self._owners: dict[tuple[str, int, TopicPartition], str] = {}
+        #: By group and instance id: the member ids that it was given, and when each was first seen to be in effect.
+        self._instances: dict[tuple[str, str], dict[str, int]] = {}
         self.handled = Handled()
+        #: What topics are configured with, as the last answer said. Of what is in doubt nothing is known any more: it
+        #: may be done at any time.
+        self.configs: dict[str, dict[str, str]] = {}
+        self._configs_in_doubt: set[tuple[str, str]] = set()
+        #: How many partitions topics have that were given more: what the last answer said.
+        self.partitions: dict[str, int] = {}
         #: Topics that were made and deleted: what the last answer said (None: not known).
         self.scratch: dict[str, bool | None] = {}
         self.counts: dict[str, int] = {}
@@ -151,12 +159,48 @@ class History:
             if other != owner:
                 raise BrokenError(f"{partition}: {other} and {owner} have it in generation {who.generation_id}")
 
+    def is_member(self, who: ConsumerGroupMetadata) -> None:
+        """A member was given its share. If it is a static one, whoever had its place before is none from now on."""
+        if who.group_instance_id is not None:
+            known = self._instances.setdefault((who.group_id, who.group_instance_id), {})
+            known.setdefault(who.member_id, self.tick())
+
+    def was_member(self, who: ConsumerGroupMetadata, asked_at: int) -> None:
+        """Something was accepted of a member: a static one had not been replaced when it asked for that."""
+        known = self._instances.get((who.group_id, who.group_instance_id or ""), {})
+        since = known.get(who.member_id, asked_at)
+        for other, at in known.items():
+            if since < at < asked_at:
+                raise BrokenError(
+                    f"a commit of {who.member_id} was accepted, though {other} had its place as {who.group_instance_id}"
+                )
+
     def tick(self) -> int:
         self._ticks += 1
         return self._ticks
 
     def count(self, what: str, by: int = 1) -> None:
         self.counts[what] = self.counts.get(what, 0) + by
+
+    def known_commit(self, group: str, partition: TopicPartition) -> int:
+        """The highest offset of which a group was told that it is committed: it may not fall behind that any more."""
+        commits = self.group_commits.get((group, partition), ())
+        return max((commit.offset for commit in commits if commit.answered_at is not None), default=0)
+
+    def configures(self, topic: str, change: Mapping[str, str]) -> set[tuple[str, str]]:
+        """A topic is about to be configured anew; gives what was in doubt before."""
+        doubts = set(self._configs_in_doubt)
+        for name in change:
+            self.configs.setdefault(topic, {}).pop(name, None)
+            self._configs_in_doubt.add((topic, name))
+        return doubts
+
+    def has_configured(self, topic: str, change: Mapping[str, str], doubts: set[tuple[str, str]]) -> None:
+        """It was, unless what was in doubt before came later."""
+        self.count("topics configured")
+        self._configs_in_doubt -= {(topic, name) for name in change} - doubts
+        known = {name: value for name, value in change.items() if (topic, name) not in doubts}
+        self.configs.setdefault(topic, {}).update(known)
 
     def is_removed(self, topic: str) -> None:
         """A topic is about to be deleted: what was acknowledged need not be there any more."""
@@ -174,9 +218,13 @@ class History:
         if known.setdefault(offset, value) != value:
             raise BrokenError(f"{partition}: offset {offset} was acknowledged for {known[offset]!r} and for {value!r}")
 
-    def was_read(self, reader: str, partition: TopicPartition, offset: int, value: str, committed_only: bool) -> None:
+    def reads_from(self, reader: str, partition: TopicPartition, committed_only: bool) -> None:
+        """A consumer without a group is to be given all of a partition."""
+        self.reads.setdefault((reader, partition), ConsumerRead(committed_only))
+
+    def was_read(self, reader: str, partition: TopicPartition, offset: int, value: str) -> None:
         self.count("records read")
-        rows = self.reads.setdefault((reader, partition), ConsumerRead(committed_only)).rows
+        rows = self.reads[reader, partition].rows
         if rows and offset <= rows[-1][0]:
             raise BrokenError(f"{partition}: {reader} was given offset {offset} after {rows[-1][0]}")
         rows.append((offset, value))

@@ -7,6 +7,7 @@ A record that is handled again after a crash is no mistake; within the time that
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -38,6 +39,8 @@ class Holding:
     """A partition for as long as one member has it."""
 
     partition: TopicPartition
+    #: Which of all partitions that came it is.
+    number: int = 0
     #: What the group had committed when it came; None: nothing.
     committed: int | None = None
     #: Behind that: what its note says is finished.
@@ -65,6 +68,11 @@ class Holdings:
         self._clock = clock
         self._held: dict[TopicPartition, Holding] = {}
         self._busy = 0
+        #: Where each record was begun (the retry topic may have it twice), each time that its partition came.
+        self._places: dict[Piece, set[tuple[int, int]]] = {}
+        #: How many letters of each were sent, but for those that did not arrive.
+        self._letters: Counter[Piece] = Counter()
+        self._comings = 0
         #: Whether it is to end at once, and commits nothing any more.
         self.is_killed = False
         #: Whether nobody knows of its last transaction that it was committed.
@@ -77,7 +85,8 @@ class Holdings:
 
     def assigned(self, partitions: Iterable[TopicPartition]) -> None:
         for partition in partitions:
-            self._held[partition] = Holding(partition)
+            self._comings += 1
+            self._held[partition] = Holding(partition, self._comings)
 
     def told(self, committed: Mapping[TopicPartition, Any]) -> None:
         """What the group has committed, as it was answered; what counts is the first time."""
@@ -141,6 +150,7 @@ class Holdings:
         if self._busy > self._records_max:
             self._broken(f"{where} as one of {self._busy} at a time, of at most {self._records_max}")
         holding.running[offset] = call
+        self._places.setdefault(piece, set()).add((holding.number, offset))
         return call
 
     def _check_begin(self, holding: Holding, call: HandlerCall, where: str) -> None:
@@ -187,6 +197,19 @@ class Holdings:
         """It will not come back, and is to be given up, but not at once."""
         self._ended(call)
         call.holding.waits_s[call.offset] = call.begun_s + STALL_S
+
+    # --- letters ----------------------------------------------------------------------------------------------------
+
+    def sends(self, piece: Piece) -> None:
+        """A record is sent on, outside of transactions: once, unless that fails."""
+        self._letters[piece] += 1
+        begun = len(self._places.get(piece, ()))
+        if self._letters[piece] > begun:
+            self._broken(f"{piece[0]!r} was sent on from round {piece[1]} once more than it was begun ({begun} times)")
+
+    def not_sent(self, piece: Piece) -> None:
+        """Its letter did not arrive, as far as is known, and may be sent again."""
+        self._letters[piece] -= 1
 
     def _ended(self, call: HandlerCall) -> None:
         if call.holding.running.pop(call.offset, None) is not None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from headrace.testing.simulated.faults import Trouble
 from headrace.testing.simulated.scenarios import OFFSETS, SCENARIOS, TRANSACTIONS, steps_of
-from headrace.testing.simulated.variants import FORMER, VARIANTS
+from headrace.testing.simulated.variants import DEAD_LETTERS, FORMER, VARIANTS
 
 #: Kinds of trouble, and how often each is drawn where the seed has it on.
 KINDS = {
@@ -69,6 +69,21 @@ _ROOM_TO_MOVE = 0.1
 _GROUPS = {"group", "parallel"}
 _CLIENT_PAUSES = 0.07
 _CLIENT_PAUSE_S = (3.3, 5.0)
+#: Of plans with a plain group, in so many its members are static ones.
+_STATIC = 0.35
+#: So many plans have partitions added to topics, once or twice.
+_GROWING = 0.12
+MORE_PARTITIONS = "partitions added"
+#: So many have topics configured anew, up to three times.
+_CONFIGURING = 0.2
+CONFIGURED = "configured"
+#: In so many the clocks of all machines differ, by up to twice that, and some of clients step. Where brokers or clients
+#: tell one another times, seconds: when a retry is due, and since when a transaction lasts. Elsewhere they are as wrong
+#: as they may be for records to be accepted, which may be of the next hour at most.
+_CLOCKS = 0.2
+_CLOCKS_MS = (500, 5_000)
+_WRONG_CLOCKS_MS = (500, 5_000, 1_200_000)
+CLOCK_STEP = "client clock step"
 #: Clients that a course is about which concerns a coordinator.
 _OF_COORDINATORS = {OFFSETS: ("offsets", "group"), TRANSACTIONS: ("transactions",)}
 
@@ -92,6 +107,27 @@ class Plan:
     pace: float = 1.0
     #: Of which kind parallel consumers are, where there are any.
     parallel: str = FORMER
+    #: Whether members of the plain group are static ones.
+    is_static: bool = False
+    #: How far clocks of machines may be off when they begin.
+    clocks_ms: int = 0
+
+    @property
+    def grows(self) -> bool:
+        """Whether a topic is given more partitions, which clients are to notice soon."""
+        return any(trouble.kind == MORE_PARTITIONS for trouble in self.troubles)
+
+    @property
+    def steps_clocks(self) -> bool:
+        """Whether clocks of clients are set while they run."""
+        return any(trouble.kind == CLOCK_STEP for trouble in self.troubles)
+
+    @property
+    def topics(self) -> list[str]:
+        """Those that its clients write to."""
+        names = {**WRITING, **TRIMMING}
+        own = [names[workload] for workload in self.workloads if workload in names]
+        return [*own, *VARIANTS[self.parallel].topics, DEAD_LETTERS] if "parallel" in self.workloads else own
 
     def without(self, troubles: tuple[Trouble, ...]) -> Plan:
         return replace(self, troubles=tuple(trouble for trouble in self.troubles if trouble not in troubles))
@@ -111,11 +147,13 @@ class Plan:
             f"partition{'' if self.partitions == 1 else 's'}, {self._clients()}; {self.duration_s:.1f} s, "
             f"{len(self.troubles)} fault{'' if len(self.troubles) == 1 else 's'}"
             f"{'' if self.pace == 1.0 else f', time-outs of {self.pace:.0%}'}"
+            f"{f', clocks off by up to {self.clocks_ms} ms' if self.clocks_ms else ''}"
         )
         return [head, *(f"  {trouble.text()}" for trouble in self.troubles)]
 
     def _clients(self) -> str:
-        return ", ".join(name if name != "parallel" else f"parallel ({self.parallel})" for name in self.workloads)
+        kinds = {"parallel": f"parallel ({self.parallel})", "group": "group (static)" if self.is_static else "group"}
+        return ", ".join(kinds.get(name, name) for name in self.workloads)
 
 
 def plan_for(
@@ -136,9 +174,13 @@ def plan_for(
     plan = replace(plan, parallel=random.Random(f"parallel {seed}").choice(list(VARIANTS)))
     if only or always or scenarios:
         return plan
+    plan = replace(plan, is_static="group" in plan.workloads and random.Random(f"static {seed}").random() < _STATIC)
     plan = _with_room_to_move(plan)
     hangs = _GROUPS & set(plan.workloads) and random.Random(f"client pause {seed}").random() < _CLIENT_PAUSES
-    return with_client_pause(plan) if hangs else plan
+    plan = with_client_pause(plan) if hangs else plan
+    plan = with_more_partitions(plan) if random.Random(f"partitions {seed}").random() < _GROWING else plan
+    plan = with_other_configs(plan) if random.Random(f"configured {seed}").random() < _CONFIGURING else plan
+    return with_other_clocks(plan) if random.Random(f"clocks {seed}").random() < _CLOCKS else plan
 
 
 def _with_room_to_move(plan: Plan) -> Plan:
@@ -152,7 +194,63 @@ def with_client_pause(plan: Plan) -> Plan:
     rng = random.Random(f"when a client pauses {plan.seed}")
     at_s, for_s = rng.uniform(0.1, plan.duration_s), rng.uniform(*_CLIENT_PAUSE_S)
     pause = Trouble(round(at_s, 3), round(for_s, 3), "client pause", "", "", min(0.999, round(rng.random(), 3)))
-    return replace(plan, troubles=tuple(sorted((*plan.troubles, pause), key=lambda trouble: trouble.at_s)))
+    return _with(plan, pause)
+
+
+def with_more_partitions(plan: Plan) -> Plan:
+    """A topic is given more partitions while clients use it; or two are, or one twice."""
+    rng = random.Random(f"which partitions are added {plan.seed}")
+    return _with(
+        plan,
+        *(
+            Trouble(
+                round(rng.uniform(0.05, 0.8) * plan.duration_s, 3),
+                0.0,
+                MORE_PARTITIONS,
+                "",
+                "",
+                min(0.999, round(rng.random(), 3)),
+                topic=rng.choice(plan.topics),
+            )
+            for _ in range(rng.choice((1, 1, 2)))
+        ),
+    )
+
+
+def with_other_configs(plan: Plan) -> Plan:
+    """Topics are configured anew while clients use them; some from the beginning."""
+    rng = random.Random(f"how topics are configured {plan.seed}")
+    return _with(
+        plan,
+        *(
+            Trouble(
+                round(rng.choice((0.0, rng.uniform(0.05, 0.9))) * plan.duration_s, 3),
+                round(rng.choice(_LASTS_S) * plan.pace, 3),
+                CONFIGURED,
+                "",
+                "",
+                min(0.999, round(rng.random(), 3)),
+                topic=rng.choice(plan.topics),
+            )
+            for _ in range(rng.choice((1, 2, 3)))
+        ),
+    )
+
+
+def with_other_clocks(plan: Plan) -> Plan:
+    """Machines have clocks that differ, and those of some clients step."""
+    rng = random.Random(f"which clocks {plan.seed}")
+    tells_times = {"transactions", "parallel"} & set(plan.workloads)
+    plan = replace(plan, clocks_ms=rng.choice(_CLOCKS_MS if tells_times else _WRONG_CLOCKS_MS))
+    steps = [
+        (round(rng.uniform(0.0, plan.duration_s), 3), min(0.999, round(rng.random(), 3)))
+        for _ in range(rng.choice((0, 1, 3)))
+    ]
+    return _with(plan, *(Trouble(at_s, 0.0, CLOCK_STEP, "", "", level) for at_s, level in steps))
+
+
+def _with(plan: Plan, *troubles: Trouble) -> Plan:
+    return replace(plan, troubles=tuple(sorted((*plan.troubles, *troubles), key=lambda trouble: trouble.at_s)))
 
 
 def _plan_for(

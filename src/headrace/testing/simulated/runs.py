@@ -5,19 +5,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from headrace.client.admin.types import NewTopic
 from headrace.errors import HeadraceError
 from headrace.runtime.simulated import Simulation, SimulationFailedError, SimulationStuckError
-from headrace.testing.simulated.checks import Contents, all_contents, check_all, not_given, settle_doubts, unrest
+from headrace.testing.simulated.checks import (
+    Contents,
+    all_contents,
+    check_all,
+    check_committed,
+    not_given,
+    settle_doubts,
+    unrest,
+)
 from headrace.testing.simulated.clients import workloads_for
 from headrace.testing.simulated.cluster import SimulatedCluster
-from headrace.testing.simulated.handled import check_handled
+from headrace.testing.simulated.handled import check_handled, not_committed
 from headrace.testing.simulated.history import BrokenError, History, ParallelCommit
 from headrace.testing.simulated.invariants import Invariants
-from headrace.testing.simulated.plans import TRIMMED, TRIMMING, WRITING, Plan
+from headrace.testing.simulated.plans import CLOCK_STEP, CONFIGURED, MORE_PARTITIONS, TRIMMED, TRIMMING, WRITING, Plan
 from headrace.testing.simulated.timeline import CLUSTER, Timeline, logs_in
 from headrace.testing.simulated.troubles import Troubles
 from headrace.testing.simulated.variants import DEAD_LETTERS, PARALLEL_GROUP, VARIANTS
@@ -25,11 +33,13 @@ from headrace.testing.simulated.workloads import Transactor, Workload
 from headrace.topics import TopicPartition
 
 CHECK_S = 0.02
+#: How often parallel consumers are looked at which have finished all, until they have committed that.
+COMMITS_S = 0.2
 _STEPS_MAX = 3_000_000
 #: How often what is sent arrives in pieces. Each piece costs as much as a whole frame.
 _SPLIT = (0.0, 0.0, 0.03, 0.1)
 #: All brokers live through these, and so does what they know of one another.
-_HARMLESS = ("store away", "store forgets", "client pause")
+_HARMLESS = ("store away", "store forgets", "client pause", CLOCK_STEP, MORE_PARTITIONS, CONFIGURED)
 
 
 @dataclass(slots=True)
@@ -94,7 +104,9 @@ class SimulatedRun:
 
     async def _main(self) -> None:
         plan = self.plan
-        cluster = SimulatedCluster(self.simulation, brokers=plan.brokers, settings=self._settings, pace=plan.pace)
+        cluster = SimulatedCluster(
+            self.simulation, brokers=plan.brokers, settings=self._settings, pace=plan.pace, clocks_ms=plan.clocks_ms
+        )
         is_calm = all(trouble.kind in _HARMLESS for trouble in plan.troubles)
         invariants = Invariants(cluster, self.timeline, stays_in_sync=is_calm)
         watching = asyncio.ensure_future(_watch(invariants))
@@ -126,11 +138,15 @@ class SimulatedRun:
         self.timeline.add(CLUSTER, "fault", "all faults are over")
         found = await self._heal(cluster, troubles, workloads, running)
         check_all(cluster, self.history, found, await self._kept_offsets(cluster))
+        for group in self.history.groups:
+            commits = await self._committed(cluster, group)
+            check_committed(self.history, group, {commit.partition: commit.offset for commit in commits})
         if "parallel" in self.plan.workloads:
             # Their letters came while the others were at rest already.
             found = all_contents(cluster, self.history)
             settle_doubts(cluster, self.history.handled)
-            committed = await self._parallel_offsets(cluster)
+            committed = await self._committed(cluster, PARALLEL_GROUP)
+            check_committed(self.history, PARALLEL_GROUP, {commit.partition: commit.offset for commit in committed})
             check_handled(self.history.handled, found, VARIANTS[self.plan.parallel], committed)
 
     async def _heal(
@@ -151,8 +167,11 @@ class SimulatedRun:
                     await asyncio.sleep(CHECK_S)
                 found = all_contents(cluster, self.history)
                 while (reason := not_given(self.history, found, topics)) is not None:
+                    _raise_ended(running)
                     await asyncio.sleep(CHECK_S)
                     settle_doubts(cluster, self.history.handled)
+                while (reason := await self._uncommitted(cluster, found)) is not None:
+                    await asyncio.sleep(COMMITS_S)
                 reason = "readers do not come to an end"
                 await self._end(workloads, running, is_reading=True)
                 while (reason := unrest(cluster)) is not None:
@@ -182,10 +201,16 @@ class SimulatedRun:
         async with cluster.admin() as admin:
             (await admin.create_topics(wanted)).all()
 
-    async def _parallel_offsets(self, cluster: SimulatedCluster) -> list[ParallelCommit]:
-        """What the group of parallel consumers has committed in the end."""
+    async def _uncommitted(self, cluster: SimulatedCluster, found: dict[TopicPartition, Contents]) -> str | None:
+        """What parallel consumers have finished and not committed, while they are still there; None: nothing."""
+        if "parallel" not in self.plan.workloads:
+            return None
+        return not_committed(found, await self._committed(cluster, PARALLEL_GROUP))
+
+    async def _committed(self, cluster: SimulatedCluster, group: str) -> list[ParallelCommit]:
+        """What a group has committed now."""
         async with cluster.admin() as admin:
-            found = (await admin.list_group_offsets([PARALLEL_GROUP])).all()[PARALLEL_GROUP]
+            found = (await admin.list_group_offsets([group])).all()[group]
         tick = self.history.tick()
         return [
             ParallelCommit(partition, entry.offset, entry.metadata, tick)
@@ -206,6 +231,13 @@ class SimulatedRun:
             for partition, entry in offsets.items()
             if partition.topic == Transactor.topic
         }
+
+
+def _raise_ended(running: Iterable[asyncio.Future[None]]) -> None:
+    """What a client ended with is said at once: it will not be given what it waits for."""
+    for task in running:
+        if task.done():
+            task.result()
 
 
 async def _watch(invariants: Invariants) -> None:

@@ -6,10 +6,10 @@ import asyncio
 import contextlib
 import errno
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
-from headrace.client.admin.types import ElectionType, NewTopic
+from headrace.client.admin.types import ConfigResource, ElectionType, NewTopic, ResourceType
 from headrace.cluster.image import PartitionImage
 from headrace.errors import HeadraceError, UnknownTopicOrPartitionError
 from headrace.runtime.simulated import CrashModel, DiskFault, HostDiedError, WorkModel
@@ -17,8 +17,9 @@ from headrace.testing.simulated.cluster import SimulatedBroker, SimulatedCluster
 from headrace.testing.simulated.faults import Trouble
 from headrace.testing.simulated.history import History
 from headrace.testing.simulated.metadata_prefix import stored_image
-from headrace.testing.simulated.plans import Plan
+from headrace.testing.simulated.plans import CLOCK_STEP, CONFIGURED, MORE_PARTITIONS, Plan
 from headrace.testing.simulated.timeline import CLUSTER, STORE, Timeline
+from headrace.testing.simulated.topic_configs import PASSING, change_of
 from headrace.topics import TopicPartition
 
 _RESTART_S = 0.5
@@ -27,11 +28,12 @@ _QUICK_DISK = WorkModel()
 DATA = "/data/one"
 _OPERATOR = "operator"
 _OPERATOR_S = 5.0
+_TWO_MORE = 0.3
 #: How often, and how long, a fault looks for the state that it waits for.
 _LOOK_S = 0.0005
 _LOOK_S_MAX = 3.0
-#: Hosts of members of groups; a parallel consumer has one for each of its lives.
-_MEMBER = re.compile(r"member-\d+|parallel-\d+-\d+")
+#: Hosts of members of groups; a parallel consumer, and a static member, has one for each of its lives.
+_MEMBER = re.compile(r"member-\d+(-\d+)?|parallel-\d+-\d+")
 #: A topic that is deleted and made again.
 AGAIN = "again"
 
@@ -54,6 +56,7 @@ class Troubles:
         self.history = history
         self._scenes: dict[int, _Scene] = {}
         self._making_again = asyncio.Lock()
+        self._configuring = asyncio.Lock()
         model = cluster.simulation.network.model
         self._usual = model.slow_probability, model.slow_delay_s_max
         #: The levels of what makes the network slow at the moment.
@@ -349,6 +352,17 @@ class Troubles:
         self.timeline.saw("fault: clock jump")
         host.clock.jump(by_ms)
 
+    async def client_clock_step(self, trouble: Trouble) -> None:
+        """The wall clock of a client is set: forward, or back."""
+        names = [name for name in sorted(self.cluster.simulation.hosts) if not name.startswith("broker-")]
+        if names:
+            place = trouble.level * len(names)
+            host = self.cluster.simulation.host(names[int(place)])
+            by_ms = int((place % 1.0 - 0.5) * self.plan.clocks_ms)
+            self.timeline.add(host.name, "fault", f"the wall clock steps by {by_ms} ms")
+            self.timeline.saw("fault: client clock step")
+            host.clock.jump(by_ms)
+
     async def clock_drift(self, trouble: Trouble) -> None:
         host = self.cluster.brokers[self._node(trouble)].host
         with self.timeline.span(host.name, "clock drifts"):
@@ -374,6 +388,42 @@ class Troubles:
                 operator = admin.within(_OPERATOR_S)
                 await operator.alter_partition_reassignments({partition: replicas})
                 await operator.elect_leaders([partition])
+
+    async def partitions_added(self, trouble: Trouble) -> None:
+        """Give a topic one partition more, or two; without an answer it is not known whether it has them."""
+        image = self.cluster.newest_image
+        topic = None if image is None else image.topics.get(trouble.topic)
+        if topic is None:
+            return
+        count = len(topic.partitions) + (2 if trouble.level < _TWO_MORE else 1)
+        self.timeline.add(CLUSTER, "fault", f"{trouble.topic} is to have {count} partitions")
+        self.timeline.saw("fault: partitions added")
+        host = self.cluster.client_host(_OPERATOR)
+        with contextlib.suppress(HeadraceError, TimeoutError):
+            async with self.cluster.admin(host=host) as admin:
+                (await admin.within(_OPERATOR_S).create_partitions({trouble.topic: count})).all()
+                self.history.partitions[trouble.topic] = max(count, self.history.partitions.get(trouble.topic, 0))
+                self.history.count("topics with more partitions")
+
+    async def configured(self, trouble: Trouble) -> None:
+        """Configure a topic anew; for a while, where others would wait for it."""
+        change = change_of(trouble.topic, trouble.level)
+        self.timeline.saw(f"fault: configured {', '.join(change)}")
+        await self._configure(trouble.topic, change)
+        if PASSING in change:
+            await asyncio.sleep(trouble.for_s)
+            await self._configure(trouble.topic, {PASSING: str(self.plan.min_isr)})
+
+    async def _configure(self, topic: str, change: Mapping[str, str]) -> None:
+        host = self.cluster.client_host(_OPERATOR)
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        async with self._configuring:
+            self.timeline.add(CLUSTER, "fault", f"{topic} is to have {dict(change)}")
+            doubts = self.history.configures(topic, change)
+            with contextlib.suppress(HeadraceError, TimeoutError):
+                async with self.cluster.admin(host=host) as admin:
+                    (await admin.within(_OPERATOR_S).incremental_alter_configs({resource: change})).all()
+                    self.history.has_configured(topic, change, doubts)
 
     async def topic_made_again(self, trouble: Trouble) -> None:
         """Delete a topic and make it again, with other records than before."""
@@ -536,5 +586,8 @@ _DO: dict[str, Callable[[Troubles, Trouble], Awaitable[None]]] = {
     "store cut": Troubles.store_cut,
     "election": Troubles.election,
     "disk lost": Troubles.disk_lost,
+    MORE_PARTITIONS: Troubles.partitions_added,
+    CONFIGURED: Troubles.configured,
+    CLOCK_STEP: Troubles.client_clock_step,
     "topic made again": Troubles.topic_made_again,
 }

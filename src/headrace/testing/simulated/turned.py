@@ -214,7 +214,14 @@ class NotingConsumer(ThreadedClient):
         self._history.owns(self.group_metadata(), partitions)
 
     def committed(self, partitions: Any) -> Any:
+        known = {partition: self._history.known_commit(PARALLEL_GROUP, partition) for partition in partitions}
         found = self._turns.call(lambda: self._client.committed(partitions))
+        for partition, offset in known.items():
+            told = 0 if found.get(partition) is None else found[partition].offset
+            if told < offset:
+                self._history.handled.broken.append(
+                    f"{partition}: {PARALLEL_GROUP} had committed {offset}, and is told {told}"
+                )
         self._holdings.told(found)
         return found
 
@@ -300,15 +307,19 @@ def _letter(history: History, topic: str, value: bytes, key: bytes | None, heade
 class NotingProducer:
     """The producer of letters: a record whose letter is acknowledged is finished."""
 
-    def __init__(self, turns: Turns, producer: Any, history: History) -> None:
+    def __init__(self, turns: Turns, producer: Any, history: History, holdings: Holdings) -> None:
         self._turns = turns
         self._producer = producer
         self._history = history
+        self._holdings = holdings
 
     def send(self, topic: str, value: bytes, key: bytes | None, *, headers: Any, on_delivery: Any) -> None:
         letter = _letter(self._history, topic, value, key, headers)
+        self._holdings.sends(letter.of)
 
         def delivered(error: Any, told: Any) -> None:
+            if error is not None:
+                self._holdings.not_sent(letter.of)
             if error is None:
                 self._history.count(f"letters to {topic}")
                 self._history.handled.arrived(letter, self._history.tick(), is_retry=topic == RETRIES)

@@ -31,6 +31,7 @@ from headrace.runtime.simulated import Host
 from headrace.testing.simulated.cluster import SimulatedCluster
 from headrace.testing.simulated.history import CommitCall, History, Register, Transaction, TransactionEnd
 from headrace.testing.simulated.plans import WRITING, Plan
+from headrace.testing.simulated.shares import MemberShare
 from headrace.topics import TopicPartition
 
 ASSIGNORS = ("range", "roundrobin", "sticky", "cooperative-sticky")
@@ -41,6 +42,7 @@ _SCRATCH_TOPICS = 2
 _CROWD = 12
 _KEYS = 4
 _PADDING = 100
+_METADATA_AGE_MS = 1_000
 #: Most clients lose patience within the time that a fault takes; the others wait for longer than any of them lasts.
 PATIENT_MS = 10_000
 _TIMEOUTS_MS = (1_000, 1_000, PATIENT_MS)
@@ -63,6 +65,10 @@ class Workload(abc.ABC):
 
     @abc.abstractmethod
     async def run(self) -> None: ...
+
+    def partitions(self, topic: str) -> range:
+        """The partitions of a topic, also those that were added to it."""
+        return range(self.history.partitions.get(topic, self.plan.partitions))
 
     async def pause(self, seconds_max: float) -> None:
         await asyncio.sleep(self.rng.uniform(0.0, seconds_max))
@@ -107,7 +113,7 @@ class Writer(Workload):
     def _send(self, producer: Producer, number: int) -> Coroutine[Any, Any, None]:
         """Send the next record, now; what is given back waits for its delivery."""
         key, value = self._record(number)
-        partition = TopicPartition(self._topic, self.rng.randrange(self.plan.partitions))
+        partition = TopicPartition(self._topic, self.rng.choice(self.partitions(self._topic)))
         self.history.sent.setdefault(self._topic, set()).add(value)
         key_bytes = None if key is None else key.encode()
         delivery = producer.send(self._topic, value.encode(), key=key_bytes, partition=partition.partition)
@@ -156,7 +162,7 @@ class Crowd(Workload):
         await asyncio.gather(*present)
 
     async def _send(self, number: int) -> None:
-        partition = TopicPartition(self.topic, self.rng.randrange(self.plan.partitions))
+        partition = TopicPartition(self.topic, self.rng.choice(self.partitions(self.topic)))
         value = f"{self.name}:{number:05d}"
         self.history.sent.setdefault(self.topic, set()).add(value)
         config = {"enable_idempotence": False, "linger_ms": 0, "request_timeout_ms": PATIENT_MS}
@@ -204,8 +210,8 @@ class Transactor(Workload):
         is_committed = self.rng.random() < 0.75
         await producer.begin_transaction()
         try:
-            count = self.rng.randint(1, self.plan.partitions)
-            for index in self.rng.sample(range(self.plan.partitions), count):
+            partitions = self.partitions(self.topic)
+            for index in self.rng.sample(partitions, self.rng.randint(1, len(partitions))):
                 value = f"{self.name}:{number:05d}:{index}"
                 transaction.values[TopicPartition(self.topic, index)] = value
                 self.history.sent.setdefault(self.topic, set()).add(value)
@@ -251,20 +257,30 @@ class Reader(Workload):
             "request_timeout_ms": self.rng.choice(_TIMEOUTS_MS),
         }
         async with self.cluster.consumer(host=self.host, **config) as consumer:
-            wanted = [TopicPartition(topic, index) for topic in self._topics for index in range(self.plan.partitions)]
-            consumer.assign(wanted)
-            consumer.seek_to_beginning(wanted)
             while not self.is_stopping:
+                self._take_up(consumer)
                 records = await consumer.poll(0.5)
                 for record in records:
                     partition = TopicPartition(record.topic, record.partition)
-                    value = _text(record.value)
-                    self.history.was_read(self.name, partition, record.offset, value, self._is_committed)
+                    self.history.was_read(self.name, partition, record.offset, _text(record.value))
+
+    def _take_up(self, consumer: Consumer) -> None:
+        """Read all partitions there are: those that were added, too."""
+        wanted = [TopicPartition(topic, index) for topic in self._topics for index in self.partitions(topic)]
+        added = set(wanted) - consumer.assignment()
+        if added:
+            consumer.assign(wanted)
+            consumer.seek_to_beginning(sorted(added))
+            for partition in added:
+                self.history.reads_from(self.name, partition, self._is_committed)
 
 
-def member_config(group: str, assignor: str, request_timeout_ms: int) -> dict[str, Any]:
+def member_config(plan: Plan, group: str, assignor: str, request_timeout_ms: int) -> dict[str, Any]:
     """Of a consumer in a group, which commits by itself."""
+    # New partitions are noticed when a member asks for the metadata anew.
+    aged = {"metadata_max_age_ms": _METADATA_AGE_MS} if plan.grows else {}
     return {
+        **aged,
         "group_id": group,
         "isolation_level": "read_committed",
         "auto_offset_reset": "earliest",
@@ -275,23 +291,6 @@ def member_config(group: str, assignor: str, request_timeout_ms: int) -> dict[st
         "request_timeout_ms": request_timeout_ms,
         "partition_assignment_strategy": assignor,
     }
-
-
-class _Owner:
-    """Writes down what a member has in each generation of the group."""
-
-    def __init__(self, consumer: Consumer, history: History) -> None:
-        self._consumer = consumer
-        self._history = history
-
-    def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
-        self._history.owns(self._consumer.group_metadata(), self._consumer.assignment())
-
-    def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
-        self._history.owns(self._consumer.group_metadata(), partitions)
-
-    def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
-        """Others may have them."""
 
 
 class MemberWorkload(Workload):
@@ -311,36 +310,58 @@ class MemberWorkload(Workload):
         super().__init__(cluster, plan, history, name)
         self._topics = topics
         self._assignor = assignor
+        #: When the faults are over.
+        self._calm_at: float | None = None
 
     async def run(self) -> None:
-        config = member_config(GROUP, self._assignor, self.rng.choice(_TIMEOUTS_MS))
-        async with self.cluster.consumer(host=self.host, **config) as consumer:
-            consumer.subscribe(self._topics, _Owner(consumer, self.history))
-            left = self.rng.uniform(0.2, 1.0) * self.plan.duration_s
-            while not self.is_stopping:
-                records = await consumer.poll(0.5)
-                # With the epoch, as a commit of what was polled has it: a leader that does not know that it was
-                # replaced cannot be told by the offset alone from one whose log was cut.
-                upto: dict[TopicPartition, OffsetAndMetadata] = {}
-                for record in records:
-                    partition = TopicPartition(record.topic, record.partition)
-                    self.history.count("records processed")
-                    done = self.history.processed.setdefault((GROUP, partition), {})
-                    done[record.offset] = _text(record.value)
-                    upto[partition] = OffsetAndMetadata(record.offset + 1, "", record.leader_epoch)
-                if upto:
-                    await self._commit(consumer, upto)
-                left -= 0.5
-                if left < 0 and self.rng.random() < 0.1:
-                    break
+        left = self.rng.uniform(0.2, 1.0) * self.plan.duration_s
+        loop = asyncio.get_running_loop()
+        if self._calm_at is None:
+            self._calm_at = loop.time() + self.plan.duration_s
+        calm_at = self._calm_at
+
+        def leaves() -> bool:
+            nonlocal left
+            left -= 0.5
+            if self.plan.grows and loop.time() > calm_at:
+                # Whoever leaves calls for a rebalance, which would be all that gives new partitions to anybody.
+                return self.is_stopping
+            return self.is_stopping or (left < 0 and self.rng.random() < 0.1)
+
+        await self.consume(self.host, self.config(), leaves)
         if not self.is_stopping:
             # It has left the group, and comes back as another member: two rebalances.
             self.history.count("members came back")
             await self.pause(1.0)
             await self.run()
 
+    def config(self) -> dict[str, Any]:
+        return member_config(self.plan, GROUP, self._assignor, self.rng.choice(_TIMEOUTS_MS))
+
+    async def consume(self, host: Host, config: dict[str, Any], leaves: Callable[[], bool]) -> None:
+        """Be a member until, after a poll, it is to leave."""
+        async with self.cluster.consumer(host=host, **config) as consumer:
+            share = MemberShare(consumer, self.history, GROUP, host.name)
+            consumer.subscribe(self._topics, share)
+            while True:
+                records = await consumer.poll(0.5)
+                # With the epoch, as a commit of what was polled has it: a leader that does not know that it was
+                # replaced cannot be told by the offset alone from one whose log was cut.
+                upto: dict[TopicPartition, OffsetAndMetadata] = {}
+                for record in records:
+                    partition = TopicPartition(record.topic, record.partition)
+                    share.given(partition, record.offset)
+                    self.history.count("records processed")
+                    done = self.history.processed.setdefault((GROUP, partition), {})
+                    done[record.offset] = _text(record.value)
+                    upto[partition] = OffsetAndMetadata(record.offset + 1, "", record.leader_epoch)
+                if upto:
+                    await self._commit(consumer, upto)
+                if leaves():
+                    return
+
     async def _commit(self, consumer: Consumer, upto: dict[TopicPartition, OffsetAndMetadata]) -> None:
-        commits = {}
+        commits, who = {}, consumer.group_metadata()
         for partition, committed in upto.items():
             commits[partition] = CommitCall(committed.offset, self.history.tick())
             self.history.group_commits.setdefault((GROUP, partition), []).append(commits[partition])
@@ -352,6 +373,8 @@ class MemberWorkload(Workload):
         self.history.count("commits")
         for commit in commits.values():
             commit.answered_at = self.history.tick()
+            if consumer.group_metadata().member_id == who.member_id:
+                self.history.was_member(who, commit.asked_at)
 
 
 class OffsetKeeper(Workload):

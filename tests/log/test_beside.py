@@ -19,7 +19,14 @@ from headrace.log import segment as segment_module
 from headrace.log.files import LogFile
 from headrace.log.ownership import NotTheOwnerError
 from headrace.log.producer_state import LogProducers
-from headrace.log.segment import OFFSET_INDEX, TIME_INDEX, TXN_INDEX, Segment
+from headrace.log.segment import (
+    _REBUILT_INTERVAL_BYTES,
+    OFFSET_INDEX,
+    TIME_INDEX,
+    TXN_INDEX,
+    Segment,
+    _indexes_from,
+)
 from headrace.records import check, split
 from headrace.runtime import DirectoryWriter
 from headrace.runtime.simulated import CrashModel, Simulation, run_simulation
@@ -288,6 +295,24 @@ def test_an_index_that_became_another_segments_is_not_used(monkeypatch: pytest.M
 
     monkeypatch.setattr(host.disk, "read_file", read_file)
     assert [index.entries() for index in old.indexes()] == entries
+
+
+def test_an_index_that_an_earlier_segment_has_left_is_not_used() -> None:
+    """Both were compacted away before the files of the first were removed, and the second had lost its index."""
+    host = make_host()
+    log = open_log(host, SMALL)
+    for _ in range(12):
+        append(log)
+    old = log.segments[0]
+    left = old.path(OFFSET_INDEX) + ".deleted"
+    host.disk.replace_file(left, bytes(8))
+    host.disk.remove(old.path(OFFSET_INDEX))
+    old.unload_indexes()
+    old.discard()
+    assert old.path(OFFSET_INDEX) == left
+    found = old.offset_index().entries()
+    assert found == _indexes_from(old.file, old.base_offset, old.size, _REBUILT_INTERVAL_BYTES)[0].entries()
+    assert not host.disk.exists(left)
 
 
 # ---- syncs beside the writer

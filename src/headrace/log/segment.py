@@ -541,7 +541,8 @@ class Segment:
         self.rename(DELETED)
 
     def rename(self, suffix: str) -> None:
-        """Give all files another suffix after their kind ("" for none). Missing index files are skipped."""
+        """Give all files another suffix after their kind ("" for none). Where an index file is missing, none is there
+        then either: what was discarded before under the same names may have left one."""
         for kind in SUFFIXES:
             source = self.path(kind)
             target = os.path.join(self.directory, file_name(self.base_offset, kind) + suffix)
@@ -551,7 +552,8 @@ class Segment:
             try:
                 self._caches.disk.rename(source, target)
             except FileMissingError:
-                continue
+                with contextlib.suppress(FileMissingError):
+                    self._caches.disk.remove(target)
         self.suffix = suffix
 
     def moved_to(self, directory: str, suffix: str | None = None) -> None:

@@ -12,6 +12,7 @@ from tests.client.fake import CUT, SILENCE, FakeCluster, VirtualClock, World
 from headrace.client.cluster.core import ANY_NODE
 from headrace.errors import ErrorCode, NetworkError, SaslAuthenticationFailedError, error_for
 from headrace.net.authentication import Flow
+from headrace.net.connection import Call
 from headrace.net.node import Node
 from headrace.net.sasl.exchange import Exchange, authenticate_by
 from headrace.net.security import Security
@@ -149,16 +150,22 @@ def test_a_refused_renewal_fails_what_waits_for_it(world: World, broker: Broker)
     assert isinstance(again.error, SaslAuthenticationFailedError)
 
 
-def test_a_broker_that_does_not_renew_a_session_yet_is_connected_to_again(world: World, broker: Broker) -> None:
-    """Apache Kafka takes no SaslHandshake within a second of the last: a token that soon expires leads to that."""
+def session_not_renewed(world: World, broker: Broker) -> tuple[Call, list[Any]]:
+    """A call in a session that is about to end, and how often the broker is going to refuse to renew it."""
     broker.lifetime_ms = 300
     world.core.settings = replace(
         world.core.config, security=Security(authenticate=authenticate_by("TEST", two_tokens))
     )
     call = world.core.submit(ANY_NODE, ListGroupsRequest())
     world.run_until(lambda: call.done)
-    too_soon = [SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)]
+    too_soon: list[Any] = [SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)]
     broker.override = lambda name, request: too_soon.pop() if name == "SaslHandshake" and too_soon else None
+    return call, too_soon
+
+
+def test_a_broker_that_does_not_renew_a_session_yet_is_connected_to_again(world: World, broker: Broker) -> None:
+    """Apache Kafka takes no SaslHandshake within a second of the last: a token that soon expires leads to that."""
+    call, _ = session_not_renewed(world, broker)
     opened = world.cluster.opened
     world.clock.now += 0.29
     refused = world.core.submit(call.node_id, ListGroupsRequest())
@@ -176,14 +183,7 @@ def test_a_call_to_any_node_goes_elsewhere_when_a_session_is_not_renewed(broker:
     cluster.served |= {ApiKey.SASL_HANDSHAKE: (0, 1), ApiKey.SASL_AUTHENTICATE: (0, 2)}
     cluster.script = broker
     world = World(cluster)
-    broker.lifetime_ms = 300
-    world.core.settings = replace(
-        world.core.config, security=Security(authenticate=authenticate_by("TEST", two_tokens))
-    )
-    call = world.core.submit(ANY_NODE, ListGroupsRequest())
-    world.run_until(lambda: call.done)
-    too_soon = [SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)]
-    broker.override = lambda name, request: too_soon.pop() if name == "SaslHandshake" and too_soon else None
+    _, too_soon = session_not_renewed(world, broker)
     world.clock.now += 0.29
     again = world.core.submit(ANY_NODE, ListGroupsRequest())
     world.run_until(lambda: again.done)

@@ -54,7 +54,7 @@ from headrace.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopic,
 )
 from headrace.runtime import DirectoryWriter
-from headrace.runtime.simulated import DiskFault, Simulation, run_simulation
+from headrace.runtime.simulated import DiskFault, Host, Simulation, run_simulation
 
 
 def test_an_append_is_acknowledged_when_every_in_sync_replica_has_it() -> None:
@@ -448,18 +448,22 @@ def test_after_a_crash_nothing_is_seen_before_it_is_as_durable_as_its_topic_want
     run_simulation(main, 1)
 
 
+def unsynced(host: Host) -> tuple[Log, DirectoryWriter]:
+    """A log that is to be synced with every record, opened again before its only one was."""
+    config = LogConfig(flush_messages=1)
+    log = open_log(host, config)
+    log.append(raw.batch([b"one"]), 0)
+    log.abandon()
+    return open_log(host, config), DirectoryWriter(host.runtime, "/data")
+
+
 @pytest.mark.parametrize("how", ["less is wanted", "synced by time", "synced by others"])
 def test_what_could_not_be_synced_is_seen_when_it_need_not_be_any_more(how: str) -> None:
     """Nothing more need be written for that: others have synced it, as a move does, or the topic asks for less now."""
 
     async def main(simulation: Simulation) -> None:
         host = simulation.host()
-        config = LogConfig(flush_messages=1)
-        log = open_log(host, config)
-        log.append(raw.batch([b"one"]), 0)
-        log.abandon()
-        log = open_log(host, config)
-        writer = DirectoryWriter(host.runtime, "/data")
+        log, writer = unsynced(host)
         host.disk.inject(DiskFault("sync_dir", errno.EMFILE, times=None))
         partition = Partition(OWN, PARTITION, log, writer, Leadership(OWN, 0, [OWN], [OWN]))
         await partition.turns.idle()
@@ -484,16 +488,11 @@ def test_what_could_not_be_synced_is_seen_when_it_need_not_be_any_more(how: str)
 def test_what_cannot_be_synced_is_tried_again_once_a_while_however_often_it_was_asked_for() -> None:
     async def main(simulation: Simulation) -> None:
         host = simulation.host()
-        config = LogConfig(flush_messages=1)
-        log = open_log(host, config)
-        log.append(raw.batch([b"one"]), 0)
-        log.abandon()
-        log = open_log(host, config)
-        writer = DirectoryWriter(host.runtime, "/data")
+        log, writer = unsynced(host)
         fault = host.disk.inject(DiskFault("sync_dir", errno.EMFILE, times=1_000_000))
         partition = Partition(OWN, PARTITION, log, writer, Leadership(OWN, 0, [OWN], [OWN]))
         for _ in range(20):
-            partition.reconfigure(config)
+            partition.reconfigure(log.config)
             await partition.turns.idle()
         await asyncio.sleep(2 * SYNC_RETRY_S)
         before = fault.times

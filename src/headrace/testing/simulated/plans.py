@@ -200,41 +200,27 @@ def with_client_pause(plan: Plan) -> Plan:
 def with_more_partitions(plan: Plan) -> Plan:
     """A topic is given more partitions while clients use it; or two are, or one twice."""
     rng = random.Random(f"which partitions are added {plan.seed}")
-    return _with(
-        plan,
-        *(
-            Trouble(
-                round(rng.uniform(0.05, 0.8) * plan.duration_s, 3),
-                0.0,
-                MORE_PARTITIONS,
-                "",
-                "",
-                min(0.999, round(rng.random(), 3)),
-                topic=rng.choice(plan.topics),
-            )
-            for _ in range(rng.choice((1, 1, 2)))
-        ),
-    )
+    count = rng.choice((1, 1, 2))
+    return _with(plan, *(_of_topic(plan, rng, MORE_PARTITIONS, rng.uniform(0.05, 0.8)) for _ in range(count)))
 
 
 def with_other_configs(plan: Plan) -> Plan:
     """Topics are configured anew while clients use them; some from the beginning."""
     rng = random.Random(f"how topics are configured {plan.seed}")
+    count = rng.choice((1, 2, 3))
     return _with(
         plan,
         *(
-            Trouble(
-                round(rng.choice((0.0, rng.uniform(0.05, 0.9))) * plan.duration_s, 3),
-                round(rng.choice(_LASTS_S) * plan.pace, 3),
-                CONFIGURED,
-                "",
-                "",
-                min(0.999, round(rng.random(), 3)),
-                topic=rng.choice(plan.topics),
-            )
-            for _ in range(rng.choice((1, 2, 3)))
+            _of_topic(plan, rng, CONFIGURED, rng.choice((0.0, rng.uniform(0.05, 0.9))), rng.choice(_LASTS_S))
+            for _ in range(count)
         ),
     )
+
+
+def _of_topic(plan: Plan, rng: random.Random, kind: str, at: float, lasts_s: float = 0.0) -> Trouble:
+    """Something that befalls a topic, at that part of the plan's time."""
+    at_s, lasts_s = round(at * plan.duration_s, 3), round(lasts_s * plan.pace, 3)
+    return Trouble(at_s, lasts_s, kind, "", "", min(0.999, round(rng.random(), 3)), topic=rng.choice(plan.topics))
 
 
 def with_other_clocks(plan: Plan) -> Plan:

@@ -13,9 +13,6 @@ from headrace.testing.simulated.workloads import MemberWorkload
 
 #: How long after its end a process is started again: most come back before the group has given up their share.
 _AWAY_S = (0.05, 0.05, 0.5, 5.0)
-#: It bounds, with five seconds more, how long an answer to JoinGroup is waited for: on a connection to a machine that
-#: has lost its power nothing else ends that.
-_POLL_INTERVAL_MS = 20_000
 #: So long two that were started with one id may both think that they have it, once nothing goes wrong any more.
 _FENCED_S = 60.0
 _LOOK_S = 0.1
@@ -60,7 +57,7 @@ class StaticMember(MemberWorkload):
     def _begin(self, number: int) -> _Life:
         host = self.cluster.client_host(f"{self.name}-{number}")
         config = self.config()
-        config |= {"group_instance_id": self.name, "max_poll_interval_ms": _POLL_INTERVAL_MS}
+        config["group_instance_id"] = self.name
         made: list[_Life] = []
         made.append(_Life(host, host.start(self.consume(host, config, lambda: made[0].is_ending))))
         return made[0]

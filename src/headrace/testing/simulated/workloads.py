@@ -287,6 +287,9 @@ def member_config(plan: Plan, group: str, assignor: str, request_timeout_ms: int
         "enable_auto_commit": False,
         "session_timeout_ms": 3000,
         "heartbeat_interval_ms": 500,
+        # It bounds, with five seconds more, how long an answer to JoinGroup is waited for: on a connection to a machine
+        # that has lost its power nothing else ends that.
+        "max_poll_interval_ms": 20_000,
         "fetch_max_wait_ms": 200,
         "request_timeout_ms": request_timeout_ms,
         "partition_assignment_strategy": assignor,

@@ -441,7 +441,7 @@ def test_an_append_that_waits_for_its_turn_is_refused_when_its_epoch_is_over_by_
         partition = broker.partition(TOPIC, 0)
         may_end = asyncio.Event()
         exchange = asyncio.ensure_future(partition.turns.exchange(may_end.wait))  # type: ignore[arg-type]
-        await asyncio.sleep(0)
+        await becomes(lambda: partition.turns.held is not None)
         began_in = partition.leadership
         ended = {}
         for leader_epoch in (began_in.leader_epoch, began_in.leader_epoch + 2):

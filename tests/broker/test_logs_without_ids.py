@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.log.making import batch
 
 from headrace.broker.replicas import Replicas
-from headrace.log import Log, LogDirectories
-from headrace.runtime import DiskError
+from headrace.log import Log, LogDirectories, partition_metadata
+from headrace.runtime import Disk, DiskError
+from headrace.runtime.simulated import HostDiedError, Simulation, run_simulation
 
 from .several import SeveralBrokers, create, run_several
+from .sim import SimulatedBroker
+from .topic_crashes import Crash, Story, crash_after
 
 DAMAGED, TOPIC, PARTITIONS = 2, "t", 6
 
@@ -34,14 +39,14 @@ def test_a_log_without_an_id_is_fetched_by_its_id_though_its_leader_changes_mean
         await cluster.until(lambda: in_sync(2))
         disk = damaged.host.restart().disk
         for partition in range(PARTITIONS):
-            disk.open(f"/data/one/{TOPIC}-{partition}/partition.metadata").pwrite(0, b"torn")
+            disk.open(f"{_path(partition)}/partition.metadata").pwrite(0, b"torn")
 
         # Its disk takes long, and leaders change.
         identifying = asyncio.Event()
         change = Replicas.change_directories
 
         def change_slowly(replicas: Replicas, what: Callable[..., Any], *arguments: Any) -> Any:
-            if what.__name__ != "identify":
+            if what.__name__ != "_make_logs":
                 return change(replicas, what, *arguments)
 
             async def later() -> Any:
@@ -77,7 +82,7 @@ def test_a_log_that_could_not_be_given_its_id_for_want_of_descriptors_is_given_i
         damaged.kill()
         await cluster.until(lambda: len(states[TOPIC].partitions[0].isr) == 2)
         disk = damaged.host.restart().disk
-        disk.open(f"/data/one/{TOPIC}-0/partition.metadata").pwrite(0, b"torn")
+        disk.open(f"{_path(0)}/partition.metadata").pwrite(0, b"torn")
         identify, short = LogDirectories.identify, [True, True]
 
         def run_short(directories: LogDirectories, log: Log, topic_id: bytes) -> None:
@@ -93,3 +98,40 @@ def test_a_log_that_could_not_be_given_its_id_for_want_of_descriptors_is_given_i
         assert not short
 
     run_several(main)
+
+
+@pytest.mark.parametrize("is_killed_first", [False, True], ids=["made before", "found by the process before"])
+def test_no_power_loss_leaves_records_without_the_id_of_their_topic(is_killed_first: bool) -> None:
+    """Or a later topic of the name would have them: a follower that was without power kept them, and was in sync."""
+
+    async def main(simulation: Simulation) -> int:
+        machine = SimulatedBroker(simulation)
+        await machine.start()
+        assert machine.broker is not None
+        making = Story(machine.broker).create(TOPIC, PARTITIONS)
+        if is_killed_first:
+            crash_after(machine, simulation.rng.randint(1, 40), Crash.PROCESS)
+        with contextlib.suppress(HostDiedError):
+            await machine.host.start(making)
+        if is_killed_first:
+            machine.kill()
+            await machine.start()
+        for (topic, _), partition in machine.broker.replicas.partitions.items():
+            if topic == TOPIC:
+                partition.append(batch(b"kept or not"))
+        machine.lose_power()
+        disk = machine.host.restart().disk
+        with_records = [path for path in map(_path, range(PARTITIONS)) if _has_records(disk, path)]
+        assert None not in [partition_metadata.read(disk, path) for path in with_records]
+        return len(with_records)
+
+    assert sum(run_simulation(main, seed).value for seed in range(20)) > 20
+
+
+def _path(index: int) -> str:
+    return f"/data/one/{TOPIC}-{index}"
+
+
+def _has_records(disk: Disk, path: str) -> bool:
+    segment = f"{path}/{'0' * 20}.log"
+    return disk.exists(segment) and disk.size(segment) > 0

@@ -186,7 +186,7 @@ async def main(simulation: Simulation, operation: int, crash: Crash) -> bool:
     await machine.start()
     assert machine.broker is not None
     story = Story(machine.broker)
-    _crash_after(machine, operation, crash)
+    crash_after(machine, operation, crash)
     try:
         await machine.host.start(life(story))
     except HostDiedError:
@@ -195,7 +195,7 @@ async def main(simulation: Simulation, operation: int, crash: Crash) -> bool:
         return False
     for _ in range(2):
         machine.host.restart()
-        _crash_after(machine, simulation.rng.randint(0, 120), crash)
+        crash_after(machine, simulation.rng.randint(0, 120), crash)
         try:
             await machine.start()
         except HostDiedError:
@@ -210,7 +210,7 @@ async def main(simulation: Simulation, operation: int, crash: Crash) -> bool:
     return True
 
 
-def _crash_after(machine: SimulatedBroker, operations: int, crash: Crash) -> None:
+def crash_after(machine: SimulatedBroker, operations: int, crash: Crash) -> None:
     host = machine.host
     host.disk.on_crash = lambda: host.kill(power_loss=crash.value is not None, model=crash.value or CrashModel.HARSH)
     host.disk.crash_after(operations)

@@ -106,8 +106,7 @@ class Replicas:
         `missing_ids` are directories that were here at an earlier start.
         """
         self._is_open = True
-        missing = []
-        nameless = []
+        wanted = []
         lost = self._where_logs_may_be(missing_ids)
         unopened = self.directories.unopened
         for topic in image.topics.values():
@@ -120,29 +119,17 @@ class Replicas:
                     del logs[key]
                     # The topic may have been configured anew since the log was opened, which nobody followed here.
                     found.config = self.config_of(topic.name)
-                    if found.topic_id is None:
-                        nameless.append((topic, index, state, found))
-                    else:
-                        self._add(topic.name, index, found, state)
+                    wanted.append((topic, index, state))
                 elif key in unopened:
                     self._offline[key] = _Offline(unopened[key])
                 elif lost and not (missing_ids and self._is_elsewhere(state)):
                     # Made anew it would be empty, and there twice when the directory comes back.
                     self._offline[key] = _Offline(f"its log may be in {lost}", is_missing=bool(missing_ids))
                 else:
-                    missing.append((topic, index, state))
+                    wanted.append((topic, index, state))
         for key in logs:
             await self.change_directories(self.directories.set_aside, key, "belongs to no topic of this broker")
-        for topic, index, state, found in nameless:
-            try:
-                await self.change_directories(self.directories.identify, found, topic.topic_id)
-            except DiskError as error:
-                log.error("%s: the id of its topic could not be written down: %s", found.partition, error)
-                self._offline[found.partition] = _Offline(str(error), is_waiting=error.is_shortage)
-                continue
-            # Only now: it is fetched by this id, if another leads it.
-            self._add(topic.name, index, found, state)
-        await self._make(missing)
+        await self._make(wanted)
         await self._make_durable()
 
     def _may_be_made(self, key: TopicPartition, state: PartitionImage) -> bool:
@@ -244,11 +231,16 @@ class Replicas:
                 partition.reconfigure(config)
 
     async def _make(self, wanted: list[tuple[TopicImage, int, PartitionImage]]) -> None:
+        """Put partitions in service, with the logs that are there or new ones."""
         if not wanted:
             return
         made = await self.change_directories(self._make_logs, wanted)
+        unsynced = await self.directories.sync_ids(outcome for outcome in made if isinstance(outcome, Log))
         lost_before = set(self.offline)
         for (topic, index, state), outcome in zip(wanted, made):
+            error = unsynced.get(TopicPartition(topic.name, index))
+            if error is not None:
+                outcome = _offline_by(error)
             if isinstance(outcome, _Offline):
                 if (topic.name, index) not in self._offline:  # said once, however often it is tried
                     log.error("%s-%d could not be made: %s", topic.name, index, outcome.reason)
@@ -268,10 +260,8 @@ class Replicas:
                 config = configs[topic.name] = self.config_of(topic.name)
             try:
                 made.append(self.directories.create(TopicPartition(topic.name, index), config, topic.topic_id))
-            except DiskError as error:
-                made.append(_Offline(str(error), is_waiting=error.is_shortage))
             except HeadraceError as error:
-                made.append(_Offline(str(error)))
+                made.append(_offline_by(error))
         return made
 
     def _add(self, topic: str, index: int, partition_log: Log, state: PartitionImage) -> None:
@@ -405,6 +395,10 @@ class Replicas:
         if partition is not None and partition.log is failed:
             partition.go_offline(reason)
             self._offline[failed.partition] = _Offline(reason)
+
+
+def _offline_by(error: HeadraceError) -> _Offline:
+    return _Offline(str(error), is_waiting=isinstance(error, DiskError) and error.is_shortage)
 
 
 def _ignore() -> None:

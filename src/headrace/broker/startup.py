@@ -292,7 +292,8 @@ async def open_logs(broker: Broker) -> dict[TopicPartition, Log]:
 def fate_of(broker: Broker, partition: TopicPartition, topic_id: bytes | None) -> LogFate:
     """What the metadata says of a log. One that it does not know is kept: it may be the metadata that is wrong."""
     if topic_id is None:
-        # Its id was lost in a crash before anything of it was durable; so its name has to do.
+        # It is damaged, from before there were ids, or its id was lost in a crash, before anything was written to it.
+        # So its name has to do.
         return LogFate.SET_ASIDE if broker.image.partition(*partition) is None else LogFate.OPENED
     topic = broker.image.topics_by_id.get(topic_id)
     if topic is None:

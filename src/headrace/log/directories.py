@@ -9,7 +9,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
 
-from headrace.errors import KafkaStorageError, LogDirNotFoundError, UnknownTopicOrPartitionError
+from headrace.errors import HeadraceError, KafkaStorageError, LogDirNotFoundError, UnknownTopicOrPartitionError
 from headrace.log import checkpoints, identity, partition_metadata
 from headrace.log.config import LogConfig
 from headrace.log.directory import OFFSETS, Directory, LogCut, OffsetOf
@@ -27,7 +27,7 @@ from headrace.topics import TopicPartition
 
 logger = logging.getLogger("headrace.log")
 
-_CHUNKS_PER_DIRECTORY = 8
+_CHUNKS = 8
 
 
 class LogDirectories:
@@ -126,7 +126,7 @@ class LogDirectories:
         try:
             for directory in self._online():
                 names = await self._runtime.offload(self._begin_opening, opening, directory)
-                size = max(1, -(-len(names) // _CHUNKS_PER_DIRECTORY))
+                size = max(1, -(-len(names) // _CHUNKS))
                 for at in range(0, len(names), size):
                     futures.append(self._runtime.offload(self._open_chunk, opening, directory, names[at : at + size]))
         finally:
@@ -314,9 +314,9 @@ class LogDirectories:
         """Write down whose a log is that does not say so itself: made before there were ids, or before a crash."""
         directory = self._of(log.partition)
         try:
+            log.files.id_synced = False
             log.topic_id = partition_metadata.ensure(self._disk, log.directory, topic_id)
-            partition_metadata.sync(self._disk, log.directory)
-            self._disk.sync_dir(log.directory)
+            log.sync_id()
         except DiskError as error:
             self._go_offline(directory, error)
             raise
@@ -500,14 +500,25 @@ class LogDirectories:
 
     async def close_logs_in_parallel(self) -> None:
         """Close the logs on the runtime's disk threads, where their syncs run side by side; then call `close`."""
-        futures = []
-        for directory in self._online():
-            logs = list(directory.logs.values())
-            size = max(1, -(-len(logs) // _CHUNKS_PER_DIRECTORY))
-            for at in range(0, len(logs), size):
-                futures.append(self._runtime.offload(self._close_logs, logs[at : at + size]))
-        for future in futures:
-            await future
+        await self._spread(self._close_logs, [log for directory in self._online() for log in directory.logs.values()])
+
+    async def sync_ids(self, logs: Iterable[Log]) -> dict[TopicPartition, HeadraceError]:
+        """Make durable whose logs they are, side by side as well; for which of them that failed, and why."""
+        failed: dict[TopicPartition, HeadraceError] = {}
+
+        def sync(some: Sequence[Log]) -> None:
+            for log in some:
+                try:
+                    log.sync_id()
+                except (DiskError, KafkaStorageError) as error:
+                    failed[log.partition] = error
+
+        await self._spread(sync, [log for log in logs if not log.files.id_synced])
+        return failed
+
+    async def _spread(self, work: Callable[[Sequence[Log]], object], logs: Sequence[Log]) -> None:
+        size = max(1, -(-len(logs) // _CHUNKS))
+        await asyncio.gather(*(self._runtime.offload(work, logs[at : at + size]) for at in range(0, len(logs), size)))
 
     def close(self, clean: bool = True, *, broker_epoch: int = -1) -> None:
         """Close every log, then (when `clean`) say so on disk; let go of the locks."""

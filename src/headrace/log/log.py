@@ -130,6 +130,8 @@ class Log(AppendableLog):
         # Of a bare log nothing can be lost: a stop leaves it as it is, and its first sync comes with its first record.
         self.files.changed = report.eventful or (self.files.never_synced and not loaded.is_bare)
         self.files.directory_changed = self.files.never_synced or self.files.changed or bool(report.removed)
+        # Whoever stopped cleanly, or synced a record, had synced the id before.
+        self.files.id_synced = loaded.found and (report.clean or recovery_point > 0)
 
     # ---- producers and epochs --------------------------------------------------------------------------------------
 
@@ -425,6 +427,16 @@ class Log(AppendableLog):
                 self._publish()
 
     # ---- durability ----------------------------------------------------------------------------------------------
+
+    def sync_id(self) -> None:
+        """Make durable whose log this is, if it is not.
+
+        To be done before anything is written: records without an id could be those of an earlier topic of the name.
+        """
+        self._check_usable()
+        if not self.files.id_synced:
+            with self._failing(outlasts_shortage=True):
+                self.files.sync_id()
 
     def sync(self, *, with_parent: bool = True) -> None:
         """Make everything appended so far durable, then move the recovery point there. May run beside appends.

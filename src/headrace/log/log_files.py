@@ -34,6 +34,7 @@ class LogFiles:
         "discarded",
         "disk",
         "epochs_synced",
+        "id_synced",
         "never_synced",
         "segments",
         "snapshots",
@@ -47,9 +48,11 @@ class LogFiles:
         self.discarded: list[tuple[int, Segment]] = []
         # Whether anything differs from what a clean stop left; if not, closing writes nothing.
         self.changed = False
-        # Names in the directory, and the directory's own name and identity, that may not be durable yet.
+        # Names in the directory, and the directory's own name, that may not be durable yet.
         self.directory_changed = False
         self.never_synced = False
+        # Whether a power loss leaves the id of the topic.
+        self.id_synced = False
         # The leader epochs as they are on disk.
         self.epochs_synced: LeaderEpochs | None = None
         self.set_segments(segments)
@@ -200,6 +203,12 @@ class LogFiles:
             if with_parent:
                 self.disk.sync_dir(os.path.dirname(self.directory))
             self.never_synced = False
+
+    def sync_id(self) -> None:
+        """Make durable whose log this is."""
+        partition_metadata.sync(self.disk, self.directory)
+        self.sync_directory()
+        self.id_synced = True
 
     def moved_to(self, directory: str) -> None:
         self.directory = self.snapshots.directory = directory

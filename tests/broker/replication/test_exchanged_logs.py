@@ -18,6 +18,7 @@ from tests.broker.replication.partition_worlds import (
     leads,
     simulated,
 )
+from tests.waiting import becomes
 
 from headrace.broker.broker import Broker
 from headrace.broker.partition import Partition
@@ -40,7 +41,7 @@ def test_what_a_leader_sent_waits_while_the_log_is_exchanged() -> None:
             await may_end.wait()
 
         exchange = asyncio.ensure_future(partition.turns.exchange(work))
-        await asyncio.sleep(0)
+        await becomes(lambda: partition.turns.held is not None)
         assert partition.is_following  # it goes on being fetched when that is over
         asked, answer = partition.position(), Answer(high_watermark=1, log_start_offset=0)
         waiting = asyncio.ensure_future(copy(partition, asked, answer, from_leader(b"one", 0, 1)))
@@ -82,7 +83,7 @@ def test_what_waits_for_an_exchange_is_not_acknowledged_before_the_role_that_wai
         partition.lead(leads(1))
         may_end = asyncio.Event()
         exchange = asyncio.ensure_future(partition.turns.exchange(may_end.wait))  # type: ignore[arg-type]
-        await asyncio.sleep(0)
+        await becomes(lambda: partition.turns.held is not None)
         waiting = append(partition, b"one")
         partition.lead(leads(2, partition_epoch=11))
         may_end.set()

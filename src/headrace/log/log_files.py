@@ -202,7 +202,7 @@ class LogFiles:
             partition_metadata.sync(self.disk, self.directory)
             if with_parent:
                 self.disk.sync_dir(os.path.dirname(self.directory))
-            self.never_synced = False
+            self.never_synced, self.id_synced = False, True
 
     def sync_id(self) -> None:
         """Make durable whose log this is."""

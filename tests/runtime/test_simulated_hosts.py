@@ -295,6 +295,32 @@ def test_after_a_power_loss_peers_hear_nothing_until_the_host_is_back():
     run_simulation(main, 1)
 
 
+@pytest.mark.parametrize("had_arrived", [True, False])
+def test_what_a_host_without_power_was_sent_is_sent_again_and_answered_with_a_reset_once_it_is_back(had_arrived):
+    async def main(simulation):
+        a, b = simulation.host("a"), simulation.host("b")
+        await serve(b)
+        client = await dial(a, "b")
+        if had_arrived:
+            client.transport.write(b"x")
+            await client.until(lambda: client.received == b"x")
+            b.kill()
+        else:
+            b.kill()
+            client.transport.write(b"x")
+        await asyncio.sleep(5)
+        b.restart()
+        simulation.network.partition(["a"], ["b"])
+        await asyncio.sleep(10)
+        assert not client.lost.done()
+        simulation.network.heal()
+        await asyncio.sleep(20)
+        # What was confirmed is sent no more: nothing tells of the loss until something else is sent.
+        assert client.lost.done() is not had_arrived
+
+    run_simulation(main, 1)
+
+
 @pytest.mark.parametrize("is_killed", [True, False])
 def test_failed_disk_work_that_nobody_looked_at_is_a_mistake_unless_its_host_died(is_killed):
     def fail() -> None:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 _KERNEL_BUFFER_BYTES = 128 * 1024
 _HIGH_WATER_BYTES = 64 * 1024
 _PIECES_MAX = 8
+#: After how long a kernel sends again what nobody has confirmed; then after twice as long, and so on.
+_SEND_AGAIN_S = 0.2
+_SEND_AGAIN_S_MAX = 120.0
 
 
 class Pipe:
@@ -137,9 +140,8 @@ class SimulatedTransport(asyncio.Transport):
 
     def arrived(self, piece: bytes | None) -> None:
         if self.presence is not Presence.HERE:
-            if self.presence is Presence.FORGOTTEN and self._fabric.is_up(self.host):
-                # The host is back and knows nothing of this connection: its kernel answers with a reset.
-                self._peer.lose_later(ConnectionResetError("the peer restarted"))
+            if self.presence is Presence.FORGOTTEN:
+                self._arrived_again(_SEND_AGAIN_S)
             return
         if self._closing or self._lost:
             if piece is not None:
@@ -153,6 +155,18 @@ class SimulatedTransport(asyncio.Transport):
         else:
             # As a loop does that finds a socket readable; a dead host, or one that hangs, is left to ours.
             self._context.run(self._feed)
+
+    def _arrived_again(self, again_s: float) -> None:
+        """Something came for a connection that went with its host's power, perhaps not for the first time."""
+        peer = self._peer
+        if peer._lost or peer.presence is not Presence.HERE:
+            return
+        if self._fabric.is_up(self.host) and not self._fabric.is_cut(peer.host, self.host):
+            # The host is back and knows nothing of this connection: its kernel answers with a reset.
+            peer.lose_later(ConnectionResetError("the peer restarted"))
+        else:
+            next_s = min(2 * again_s, _SEND_AGAIN_S_MAX)
+            self._fabric.loop.call_later(again_s, self._arrived_again, next_s, context=self._fabric.context)
 
     def taken(self) -> None:
         """The peer's protocol took some bytes: there is room to write again."""

@@ -390,13 +390,14 @@ class Log(AppendableLog):
             if len(doomed) == len(self.files.segments):
                 self._roll(now_ms)
             due_ms = self._clock.now_ms() + self.config.file_delete_delay_ms
-            for segment in doomed:
-                # One by one, and all that has to be opened first: where descriptors are short the others stay.
-                segment.load_aborted()
-                self.files.drop_first()
-                # Before its files are renamed, so that nobody begins to read them any more.
-                self._advance_start(self.files.bases[0])
-                self.files.discard_first(segment, due_ms)
+            with self.files.hold_directory() as directory:
+                for segment in doomed:
+                    # One by one, and all that has to be opened first: where descriptors are short the others stay.
+                    segment.load_aborted()
+                    self.files.drop_first(directory)
+                    # Before its files are renamed, so that nobody begins to read them any more.
+                    self._advance_start(self.files.bases[0])
+                    self.files.discard_first(segment, due_ms, directory)
         return doomed
 
     @by_writer

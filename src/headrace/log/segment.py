@@ -408,10 +408,11 @@ class Segment:
             entries = self._aborted = self._aborted or entries
         return entries
 
-    def load_aborted(self) -> None:
-        """Have in memory what readers need when the files are gone."""
+    def load_aborted(self) -> bool:
+        """Have in memory what readers need when the files are gone; whether there is anything."""
         with contextlib.suppress(DamagedIndexError):
-            self.aborted()
+            return bool(self.aborted())
+        return False
 
     def _read_aborted(self) -> bytes:
         """The file's bytes; none when there is no file. But "no file" must not be said of one that was renamed."""
@@ -568,10 +569,8 @@ class Segment:
         had_names, self.file.gone = not self.file.gone, True
         self.close()
         for kind in SUFFIXES if had_names else ():
-            try:
+            with contextlib.suppress(FileMissingError):
                 self._caches.disk.remove(self.path(kind))
-            except FileMissingError:
-                continue
 
     def close(self) -> None:
         """Let go of the descriptor and of memory; nothing is written."""

@@ -394,11 +394,24 @@ class Log(AppendableLog):
                 for segment in doomed:
                     # One by one, and all that has to be opened first: where descriptors are short the others stay.
                     segment.load_aborted()
+                    self._keep_producers(self.files.bases[1])
                     self.files.drop_first(directory)
                     # Before its files are renamed, so that nobody begins to read them any more.
                     self._advance_start(self.files.bases[0])
                     self.files.discard_first(segment, due_ms, directory)
         return doomed
+
+    def _keep_producers(self, offset: int) -> None:
+        """Have what producers did before `offset` in a durable snapshot: what else tells of it is about to go."""
+        snapshots = self.files.snapshots
+        if not self.producers.producers:
+            return
+        if offset not in snapshots.offsets:
+            # A power loss has torn the one that was taken when the segment began.
+            with contextlib.suppress(CorruptBatchError):
+                snapshots.take(self._producers_at(offset, self.files.segments))
+        if offset in snapshots.offsets:
+            snapshots.sync(offset)
 
     @by_writer
     def remove_discarded(self, now_ms: int) -> int:

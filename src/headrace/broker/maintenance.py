@@ -46,6 +46,7 @@ class Maintenance:
             limits,
             compaction_worker=compaction_worker,
             change=self._change,
+            sync=self._sync,
             write_checkpoint=self._write_cleaned,
         )
         self._tasks: list[asyncio.Task[None]] = []
@@ -188,6 +189,9 @@ class Maintenance:
             change()
 
         await self._broker.partition(topic, index).turns.change_log(unless_exchanged)
+
+    async def _sync(self, partition_log: Log) -> None:
+        await self._broker.partition(*partition_log.partition).sync()
 
     async def _write_cleaned(self, path: str, offset_of: Callable[[Log], int | None]) -> None:
         await self._broker.replicas.change_directories(self._broker.directories.write_cleaned, path, offset_of)

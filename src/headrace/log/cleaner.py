@@ -30,6 +30,8 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 Change = Callable[[Log, Callable[[], None]], Awaitable[None]]
 """Run something that changes a log, in order with its appends: on the loop, or by its directory's writer."""
+Sync = Callable[[Log], Awaitable[None]]
+"""Make a log durable, one sync of it at a time."""
 WriteCheckpoint = Callable[[str, Callable[[Log], int | None]], Awaitable[None]]
 """Write down up to where each log of a directory was compacted, in order with all that changes the directory."""
 
@@ -135,6 +137,7 @@ class Cleaner:
         *,
         compaction_worker: CompactionWorker | None = None,
         change: Change | None = None,
+        sync: Sync | None = None,
         write_checkpoint: WriteCheckpoint | None = None,
     ) -> None:
         self._runtime = runtime
@@ -142,6 +145,7 @@ class Cleaner:
         self.limits = limits or CleaningLimits()
         self._compaction_worker = compaction_worker or InThread(runtime)
         self._change = change or _inline
+        self._sync = sync or self._sync_here
         self._write_checkpoint = write_checkpoint
         self._checkpoints: dict[str, dict[TopicPartition, _Cleaned]] = {}
         self._cuts_known: dict[TopicPartition, int] = {}
@@ -275,9 +279,15 @@ class Cleaner:
         log = candidate.log
         offload = self._runtime.offload
         job = await offload(job_for, candidate, self._disk, now_ms, self.limits)
+        known_to = log.end_offset
         try:
             result = await self._watched(candidate, self._compaction_worker.do(job))
             segments = {segment.base_offset: segment for segment in candidate.segments}
+            if log.recovery_point < known_to and candidate.still_holds(()):
+                # What was left out is gone for good with the first of them that is in place. What it was left out for
+                # must not be lost then: newer values in the others, and behind them ends of transactions, and the last
+                # batches of producers.
+                await self._sync(log)
             for group in result.groups:
                 await self._change(log, partial(self._swap, candidate, group, segments))
         except BaseException:
@@ -297,6 +307,9 @@ class Cleaner:
         )
         self._note(report)
         return report
+
+    async def _sync_here(self, log: Log) -> None:
+        await self._runtime.offload(log.sync)
 
     async def _watched(self, candidate: Candidate, work: Awaitable[CleanResult]) -> CleanResult:
         """Wait for the work, but not for work that cannot be used any more."""

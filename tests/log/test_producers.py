@@ -323,6 +323,27 @@ def test_producers_whose_records_are_deleted_are_known_after_a_power_loss(torn_b
             send(again, 5, 2, 0)
 
 
+def test_a_full_disk_does_not_keep_segments_from_being_deleted() -> None:
+    """A snapshot that is missing is not made then: what is deleted gives the room."""
+    host = make_host()
+    config = LogConfig(segment_bytes=400)
+    log = open_log(host, config)
+    for sequence in range(9):
+        send(log, 7, 0, sequence)
+    log.sync()
+    for name in host.disk.listdir(log.directory):
+        if name.endswith(".snapshot"):
+            host.disk.remove(f"{log.directory}/{name}")
+    host.kill(power_loss=False)
+    host.restart()
+    log = open_log(host, config, recovery_point=log.end_offset)
+    log.update_high_watermark(log.end_offset)
+    log.delete_records(log.active.base_offset)
+    host.disk.fill()
+    assert len(log.apply_retention(NOW_MS)) == 1
+    assert log.failure is None
+
+
 def test_cutting_the_log_takes_back_what_producers_wrote() -> None:
     log = open_log(make_host(), LogConfig(segment_bytes=400))
     for sequence in range(12):

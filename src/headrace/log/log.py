@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Callable, Sequence
 
 from headrace.errors import KafkaStorageError, OffsetOutOfRangeError
@@ -406,12 +407,17 @@ class Log(AppendableLog):
         snapshots = self.files.snapshots
         if not self.producers.producers:
             return
-        if offset not in snapshots.offsets:
-            # A power loss has torn the one that was taken when the segment began.
-            with contextlib.suppress(CorruptBatchError):
+        try:
+            if offset not in snapshots.offsets:
+                # A power loss has torn the one that was taken when the segment began.
                 snapshots.take(self._producers_at(offset, self.files.segments))
-        if offset in snapshots.offsets:
             snapshots.sync(offset)
+        except CorruptBatchError:
+            return  # what is deleted is damaged
+        except DiskError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            # What is deleted gives the room that there is none of.
 
     @by_writer
     def remove_discarded(self, now_ms: int) -> int:

@@ -292,14 +292,11 @@ class Segment:
             self._write_file(TXN_INDEX, b"".join(entry.to_bytes() for entry in aborted))
 
     def _write_file(self, kind: str, data: bytes) -> None:
-        file = self._caches.disk.open(self.path(kind), create=True)
-        try:
+        with contextlib.closing(self._caches.disk.open(self.path(kind), create=True)) as file:
             if file.size():
                 file.truncate(0)
             if data:
                 file.append([data])
-        finally:
-            file.close()
 
     def sync(self) -> None:
         """Make what is in the file now durable, and the indexes too when the segment has ended. May run beside appends.
@@ -407,6 +404,10 @@ class Segment:
             # Another reader, or the writer, may have been faster: then theirs is the one that is kept.
             entries = self._aborted = self._aborted or entries
         return entries
+
+    def forget_aborted(self) -> None:
+        """Begin anew what is in the transaction index, which is damaged."""
+        self._aborted = []
 
     def load_aborted(self) -> bool:
         """Have in memory what readers need when the files are gone; whether there is anything."""

@@ -10,7 +10,7 @@ import logging
 
 import pytest
 
-from headrace.log import Log
+from headrace.log import Log, Move
 from headrace.log.checkpoints import CLEANER, read_offsets, write_offsets
 from headrace.log.compaction import CleanerThrottle, CleaningStoppedError
 from headrace.log.compaction_job import CleanJob, CleanResult
@@ -26,6 +26,7 @@ from .compacting import (
     FixedClock,
     RandomWriter,
     Table,
+    batches_of,
     pairs,
 )
 
@@ -310,3 +311,26 @@ def test_where_compaction_ended_is_not_written_down_beyond_a_cut() -> None:
     table.log.truncate_to(15)
     assert table.cleaner.checkpoint_of(table.log) == 30
     assert table.cleaner._still_cleaned(table.log) == 15
+
+
+def test_a_move_goes_on_though_what_it_was_about_to_read_is_compacted(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = Table(config=dataclasses.replace(COMPACT, file_delete_delay_ms=0))
+    for n in range(30):
+        table.put((b"k%d" % (n % 3), b"x" * 100))
+    table.log.roll()
+    copy = Log.open(table.runtime, "/data/copy", PARTITION, table.config)
+    move = Move(table.log, copy)
+    locate = Log.locate
+
+    def compacted_after_it_is_found(self: Log, *where: object, **more: object) -> object:
+        found = locate(self, *where, **more)  # type: ignore[arg-type]  # as they came
+        if self is table.log:
+            monkeypatch.undo()
+            assert table.clean() is not None
+            table.log.remove_discarded(table.clock.ms)
+        return found
+
+    monkeypatch.setattr(Log, "locate", compacted_after_it_is_found)
+    while not move.caught_up:
+        move.step()
+    assert [bytes(batch.buffer) for batch in batches_of(copy)] == [bytes(b.buffer) for b in batches_of(table.log)]

@@ -12,9 +12,11 @@ import pytest
 
 from headrace.broker.broker import Broker
 from headrace.broker.maintenance import Maintenance
+from headrace.broker.replication.copying import StaleAnswerError
 from headrace.broker.replication.manager import ReplicationManager
 from headrace.errors import KafkaStorageError
 from headrace.log import Appended, Log, checkpoints
+from headrace.log.directory import OFFSETS
 from headrace.protocol.messages.create_topics import CreatableTopic
 from headrace.runtime.simulated import DiskFault, SimulatedDisk, Simulation, run_simulation
 
@@ -150,3 +152,23 @@ def test_a_log_is_not_cut_where_that_cannot_be_written_down() -> None:
         assert not partition.is_offline
 
     on_a_broker(test, {"log.dirs": "/data"})
+
+
+def test_what_was_written_down_for_a_cut_that_is_not_made_is_taken_back() -> None:
+    """Of a log that nobody used since, a crash at any later time brought deleted records back."""
+
+    async def test(broker: Broker) -> None:
+        await broker.metadata.create(CreatableTopic(name="t", num_partitions=1, replication_factor=1))
+        partition = broker.partition("t", 0)
+        partition.append(raw.batch([b"one", b"two"]))
+        await partition.sync()
+        await partition.turns.change_log(Log.delete_records, 1)
+        await asyncio.sleep(15)
+        with pytest.raises(StaleAnswerError):
+            async with ReplicationManager(broker).cutting(partition, 0):
+                raise StaleAnswerError
+        await asyncio.sleep(15)
+        written = [checkpoints.read_offsets(broker.runtime.disk, f"/data/{name}") for name in OFFSETS]
+        assert written == [{partition.key: 2}, {partition.key: 1}, {partition.key: 2}]
+
+    on_a_broker(test, {"log.dirs": "/data", "log.flush.offset.checkpoint.interval.ms": "10000"})

@@ -7,7 +7,17 @@ import itertools
 import random
 
 from headrace.log import Caches, Log, LogConfig
-from headrace.records import BatchHeader, ControlType, assign, build_batch, control_batch, split
+from headrace.records import (
+    Batch,
+    BatchHeader,
+    ControlType,
+    assign,
+    build_batch,
+    control_batch,
+    read_control,
+    read_records,
+    split,
+)
 from headrace.runtime.simulated import CrashModel, SimulatedCrash, simulated_host
 
 from .crashes import DIRECTORY, NOW_MS, PARTITION, Powered, stored
@@ -183,6 +193,8 @@ class FollowerWorld(Powered):
         """What is there was sent, all that was promised is, and epochs and producers are those of its batches."""
         log, kept = self.log, stored(self.log)
         courses = [self.course] if self.before is None else [self.course, self.before]
+        if self.before is not None and log.end_offset in {header_of(b).next_offset for b in self.before.values()}:
+            courses.reverse()  # without a record, what is known of producers tells which of the two it is
         course = next((one for one in courses if all(one.get(header_of(b).base_offset) == b for b in kept)), None)
         assert course is not None, f"{log} has what it was never sent, or what was cut off: {log.recovery}"
         assert log.end_offset >= self.promised, f"lost offsets {log.end_offset}..{self.promised}: {log.recovery}"
@@ -194,6 +206,7 @@ class FollowerWorld(Powered):
             assert log.leader_epoch == headers[-1].leader_epoch
         self._check_epochs(headers)
         self._check_producers(headers, [header_of(course[offset]) for offset in sorted(course)])
+        self._check_aborted(kept)
         self.course = {at: data for at, data in course.items() if header_of(data).next_offset <= log.end_offset}
         self.before, self.promised = None, min(self.promised, log.end_offset)
         self.epoch = max(log.leader_epoch, self.rng.choice([0, self.epoch]))
@@ -215,6 +228,18 @@ class FollowerWorld(Powered):
         is_open = TRANSACTIONAL in known and known[TRANSACTIONAL].in_transaction
         below = [header for header in sent if header.next_offset <= self.log.end_offset]
         assert _leaves_open(headers) <= is_open <= max(_leaves_open(below), _leaves_open(headers))
+
+    def _check_aborted(self, kept: list[bytes]) -> None:
+        """Whoever reads records of a transaction that was aborted is told so."""
+        known = {entry.last_offset for segment in self.log.segments for entry in segment.aborted()}
+        is_open = False
+        for batch in (Batch(memoryview(data)) for data in kept):
+            header = batch.header()
+            if header.producer_id != TRANSACTIONAL:
+                continue
+            if header.is_control and read_control(read_records(batch)[0]).control_type == ControlType.ABORT:
+                assert not is_open or header.base_offset in known, f"{self.log} has forgotten an end: {known}"
+            is_open = not header.is_control
 
 
 def _leaves_open(headers: list[BatchHeader]) -> bool:

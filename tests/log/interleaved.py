@@ -135,7 +135,7 @@ class World:
         rng = self.rng
         self.writer = DirectoryWriter(self.host.runtime, "/data")
         self.partition = Partition(1, PARTITION, self.log, self.writer, Leadership(1, 0, [1], [1]))
-        self.cleaner = Cleaner(self.host.runtime, change=self._change)
+        self.cleaner = Cleaner(self.host.runtime, change=self._change, sync=lambda log: self.partition.turns.sync())
         busy = [self._produce(number) for number in (1, 2)]
         busy += [self._transact(number) for number in (3, 4)]
         around = [self._read(isolation) for isolation in Isolation for _ in range(rng.randint(1, 2))]

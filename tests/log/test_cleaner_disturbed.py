@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import errno
 import logging
 
 import pytest
 
+from headrace.log import Log, Move
 from headrace.log.checkpoints import CLEANER, read_offsets, write_offsets
 from headrace.log.compaction import CleanerThrottle, CleaningStoppedError
 from headrace.log.compaction_job import CleanJob, CleanResult
+from headrace.records import build_batch
 from headrace.runtime import DiskError
 from headrace.runtime.simulated import DiskFault
+from headrace.topics import TopicPartition
 
 from .compacting import (
     COMPACT,
+    DIRECTORY,
     PARTITION,
     FixedClock,
     RandomWriter,
     Table,
+    batches_of,
     pairs,
 )
 
@@ -177,6 +183,54 @@ def test_a_damaged_batch_makes_the_partition_uncleanable_and_changes_nothing() -
     assert table.clean() is None
 
 
+def beside_another(table: Table) -> Log:
+    """Another log, which needs compaction less."""
+    other = Log.open(table.runtime, "/data/c-1", TopicPartition("c", 1), table.config)
+    for n in range(20):
+        batch = build_batch([(table.clock.ms, b"k%d" % (n % 3), b"x" * 100, [])])
+        other.append(batch, leader_epoch=0, now_ms=table.clock.ms)
+    other.update_high_watermark(other.end_offset)
+    other.roll()
+    return other
+
+
+def is_compacted_in_turns(table: Table, other: Log) -> bool:
+    """Whether the other one is, within some turns; those of the one that fails may fail."""
+    before = other.size_bytes
+    for _ in range(4):
+        with contextlib.suppress(DiskError):
+            asyncio.run(table.cleaner.clean_once([table.log, other]))
+    return other.size_bytes < before
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC, errno.EMFILE])
+def test_a_log_that_cannot_be_compacted_for_now_keeps_no_other_from_it(error: int) -> None:
+    table = _filled()
+    other = beside_another(table)
+    table.host.disk.inject(DiskFault("append", error, under=DIRECTORY, times=None))
+    assert is_compacted_in_turns(table, other)
+    table.host.disk.heal()
+    before = table.log.size_bytes
+    assert table.clean() is not None
+    assert table.log.size_bytes < before
+
+
+@pytest.mark.parametrize("wrong", ["a header", "the disk"])
+def test_a_log_that_cannot_be_looked_at_keeps_no_other_from_being_compacted(wrong: str) -> None:
+    table = Table(config=dataclasses.replace(COMPACT, max_compaction_lag_ms=1_000_000))
+    for n in range(30):
+        table.put((b"k%d" % (n % 3), b"x" * 100))
+    table.log.roll()
+    table.reboot()
+    other = beside_another(table)
+    if wrong == "a header":
+        table.log.segments[0].file.pwrite(16, b"\x07")
+    else:
+        table.host.disk.inject(DiskFault("read", under=DIRECTORY, times=None))
+    assert is_compacted_in_turns(table, other)
+    assert (PARTITION in table.cleaner.metrics.uncleanable) == (wrong == "a header")
+
+
 def test_a_full_disk_is_no_reason_to_fail_the_log() -> None:
     table = _filled()
     table.host.disk.fill(100)
@@ -257,3 +311,26 @@ def test_where_compaction_ended_is_not_written_down_beyond_a_cut() -> None:
     table.log.truncate_to(15)
     assert table.cleaner.checkpoint_of(table.log) == 30
     assert table.cleaner._still_cleaned(table.log) == 15
+
+
+def test_a_move_goes_on_though_what_it_was_about_to_read_is_compacted(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = Table(config=dataclasses.replace(COMPACT, file_delete_delay_ms=0))
+    for n in range(30):
+        table.put((b"k%d" % (n % 3), b"x" * 100))
+    table.log.roll()
+    copy = Log.open(table.runtime, "/data/copy", PARTITION, table.config)
+    move = Move(table.log, copy)
+    locate = Log.locate
+
+    def compacted_after_it_is_found(self: Log, *where: object, **more: object) -> object:
+        found = locate(self, *where, **more)  # type: ignore[arg-type]  # as they came
+        if self is table.log:
+            monkeypatch.undo()
+            assert table.clean() is not None
+            table.log.remove_discarded(table.clock.ms)
+        return found
+
+    monkeypatch.setattr(Log, "locate", compacted_after_it_is_found)
+    while not move.caught_up:
+        move.step()
+    assert [bytes(batch.buffer) for batch in batches_of(copy)] == [bytes(b.buffer) for b in batches_of(table.log)]

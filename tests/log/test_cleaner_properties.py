@@ -234,6 +234,33 @@ def test_a_power_loss_while_several_segments_become_one_never_leaves_both(seed: 
             assert table.log.end_offset == end
 
 
+@pytest.mark.parametrize("seed", seeds(6))
+def test_no_value_is_lost_with_the_one_that_replaces_it(seed: int) -> None:
+    """Compacted segments are put in place one by one: what they go by has to be as durable as they are."""
+    config = dataclasses.replace(COMPACT, segment_bytes=400)
+    operation = 0
+    while True:
+        table = Table(1000 * seed + operation, config)
+        table.put((b"k", b"old"), (b"other", b"x" * 200))
+        table.log.roll()
+        table.log.sync()
+        synced = table.log.recovery_point
+        for n in range(4):
+            table.put((b"k", b"new %d" % n), (b"other %d" % n, b"x" * 200))
+        table.log.roll()
+        table.host.disk.on_crash = partial(table.host.kill, power_loss=True, model=CrashModel.HARSH)
+        table.host.disk.crash_after(operation)
+        try:
+            assert table.clean() is not None
+        except SimulatedCrash:
+            table.host.restart()
+        else:
+            break
+        table.boot(recovery_point=synced)
+        assert b"k" in newest(consume(table.log, committed=True)), f"operation {operation}: {table.log.recovery}"
+        operation += 1
+
+
 def test_a_new_segment_of_which_only_some_files_were_renamed_is_not_used() -> None:
     """Without its transaction index it would be another log than the one that was compacted."""
     table = mergeable_table(3)

@@ -9,15 +9,15 @@ import logging
 import pytest
 
 from headrace.errors import KafkaStorageError
-from headrace.log import Log, LogConfig
-from headrace.records import Batch
+from headrace.log import Log, LogConfig, Origin
+from headrace.records import Batch, CorruptBatchError
 from headrace.runtime import DiskError
 from headrace.runtime.simulated import DiskFault, Host
 
 from .crashes import run_seed, stored
 from .directory_crashes import run_directories_seed
 from .follower_crashes import run_follower_seed
-from .making import NOW_MS, batch, make_host, open_log
+from .making import NOW_MS, batch, make_host, marker, open_log
 
 CONFIG = LogConfig(segment_bytes=1000, index_interval_bytes=100)
 
@@ -169,6 +169,34 @@ def test_damaged_or_missing_side_files_are_made_again(suffix: str, change: bytes
     assert again.find_by_time(NOW_MS + 17) == (NOW_MS + 17, 17, 1)
     assert again.max_timestamp().offset == 29
     again.close()
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("change", [b"\x00" * 7, b"\xff" * 34, b"\x00" * 340])
+def test_a_damaged_transaction_index_is_made_again_and_until_then_costs_its_readers_alone(
+    change: bytes, clean: bool
+) -> None:
+    host = make_host()
+    log = open_log(host, CONFIG)
+    for number in range(10):
+        records = batch(b"v" * 40, producer=(7, 0, number), transactional=True)
+        log.append(records, leader_epoch=0, now_ms=NOW_MS)
+        log.append(marker(7, commit=False), leader_epoch=0, origin=Origin.COORDINATOR, now_ms=NOW_MS)
+    log.close()
+    log = open_log(host, CONFIG, clean=True)
+    for name in host.disk.listdir("/data/t-0"):
+        if name.endswith(".txnindex"):
+            damaged(host, name, change)
+    found = log.locate(0, 1000, limit=20, at_least_one=True)
+    with pytest.raises(CorruptBatchError):
+        log.aborted_transactions(0, found)
+    log.abandon()
+    for _ in range(2):
+        log = open_log(host, CONFIG, clean=clean, recovery_point=20)
+        assert [entry.first_offset for segment in log.segments for entry in segment.aborted()] == list(range(0, 20, 2))
+        assert not log.producers.ongoing
+        host.kill(power_loss=True)  # made again for good
+        host.restart()
 
 
 def test_a_torn_batch_is_cut_off_and_reported() -> None:

@@ -9,13 +9,13 @@ import itertools
 import pytest
 
 from headrace.errors import CorruptMessageError, OffsetOutOfRangeError
-from headrace.log import Caches, Log, LogConfig, UnexpectedOffsetError
+from headrace.log import Caches, Log, LogConfig, Origin, UnexpectedOffsetError
 from headrace.records import assign, build_batch
 from headrace.runtime import DiskError, FileMissingError
-from headrace.runtime.simulated import DiskFault
+from headrace.runtime.simulated import CrashModel, DiskFault
 
 from .crashes import stored
-from .making import DIRECTORY, NOW_MS, batch, make_host, open_log
+from .making import DIRECTORY, NOW_MS, batch, make_host, marker, open_log
 
 DAY_MS = 86_400_000
 
@@ -195,6 +195,28 @@ def test_what_is_deleted_while_descriptors_are_short_does_not_come_back(operatio
         if is_over:
             break
     assert skip or operation == "open"
+
+
+@pytest.mark.parametrize("block", range(2))
+def test_a_segment_that_a_power_loss_brings_back_still_tells_what_was_aborted(block: int) -> None:
+    """The names of its files were changed together: that of its transaction index alone was changed for good."""
+    for seed in range(block * 40, block * 40 + 40):
+        host = make_host(seed)
+        log = open_log(host, LogConfig(segment_bytes=500))
+        for sequence in range(6):
+            log.append(batch(b"x", producer=(7, 0, sequence), transactional=True), leader_epoch=0, now_ms=NOW_MS)
+            log.append(marker(7, commit=False), leader_epoch=0, origin=Origin.COORDINATOR, now_ms=NOW_MS)
+            log.append(batch(b"y" * 30), leader_epoch=0, now_ms=NOW_MS)
+        log.update_high_watermark(log.end_offset)
+        log.sync()
+        log.delete_records(log.segments[1].base_offset)
+        assert len(log.apply_retention(NOW_MS)) == 1
+        host.kill(power_loss=True, model=CrashModel.HARSH)
+        host.restart()
+        log = open_log(host, log.config, recovery_point=log.end_offset)
+        assert [entry.last_offset for segment in log.segments for entry in segment.aborted()] == [
+            offset for offset in range(1, log.end_offset, 3) if offset >= log.start_offset
+        ], seed
 
 
 def with_producers(log: Log) -> None:

@@ -16,6 +16,7 @@ from headrace.log import Appended, Log, LogConfig, Origin, Verification, produce
 from headrace.log.files import LogFile
 from headrace.log.producer_state import WrittenBatch
 from headrace.runtime import DiskError
+from headrace.runtime.simulated import CrashModel
 
 from .making import NOW_MS, batch, make_host, marker, open_log
 
@@ -291,6 +292,56 @@ def test_while_a_lower_sequence_is_being_verified_a_higher_one_is_out_of_order()
     guard = log.start_verification(1, 0, 0)
     with pytest.raises(OutOfOrderSequenceNumberError):
         send(log, 1, 0, 1, transactional=True, verification=guard)
+
+
+@pytest.mark.parametrize("torn_before", [False, True])
+def test_producers_whose_records_are_deleted_are_known_after_a_power_loss(torn_before: bool) -> None:
+    """Only the snapshot of the first segment that stays tells of them: it was never synced, or had been torn before."""
+    for seed in range(10):
+        host = make_host(seed)
+        config = LogConfig(segment_bytes=400)
+        log = open_log(host, config)
+        send(log, 5, 3, 0)
+        send(log, 6, 0, 0, transactional=True)
+        for sequence in range(9):
+            send(log, 7, 0, sequence)
+        log.sync()
+        if torn_before:
+            host.kill(power_loss=True, model=CrashModel.HARSH)
+            host.restart()
+            log = open_log(host, config, recovery_point=log.end_offset)
+        log.update_high_watermark(log.end_offset)
+        log.delete_records(log.active.base_offset)
+        assert len(log.apply_retention(NOW_MS)) > 1
+        host.kill(power_loss=True, model=CrashModel.HARSH)
+        host.restart()
+        again = open_log(host, config, recovery_point=log.end_offset, start_offset=log.start_offset)
+        known = again.producers.producers
+        assert (again.start_offset, again.end_offset) == (log.start_offset, log.end_offset)
+        assert (known[5].epoch, known[6].in_transaction, known[7].last_sequence) == (3, True, 8), seed
+        with pytest.raises(InvalidProducerEpochError):
+            send(again, 5, 2, 0)
+
+
+def test_a_full_disk_does_not_keep_segments_from_being_deleted() -> None:
+    """A snapshot that is missing is not made then: what is deleted gives the room."""
+    host = make_host()
+    config = LogConfig(segment_bytes=400)
+    log = open_log(host, config)
+    for sequence in range(9):
+        send(log, 7, 0, sequence)
+    log.sync()
+    for name in host.disk.listdir(log.directory):
+        if name.endswith(".snapshot"):
+            host.disk.remove(f"{log.directory}/{name}")
+    host.kill(power_loss=False)
+    host.restart()
+    log = open_log(host, config, recovery_point=log.end_offset)
+    log.update_high_watermark(log.end_offset)
+    log.delete_records(log.active.base_offset)
+    host.disk.fill()
+    assert len(log.apply_retention(NOW_MS)) == 1
+    assert log.failure is None
 
 
 def test_cutting_the_log_takes_back_what_producers_wrote() -> None:

@@ -46,6 +46,7 @@ class Maintenance:
             limits,
             compaction_worker=compaction_worker,
             change=self._change,
+            sync=self._sync,
             write_checkpoint=self._write_cleaned,
         )
         self._tasks: list[asyncio.Task[None]] = []
@@ -56,9 +57,9 @@ class Maintenance:
             startup.producer_bytes_max(config), self._partitions, broker.runtime.clock.monotonic
         )
         # What was written down last. With the directory: each has its own, and that of a log that was moved knows
-        # nothing of it yet.
-        self._checkpointed: dict[tuple[str, int], tuple[str, int, int, int]] = {}
-        self._watermarks: dict[tuple[str, int], tuple[str, int]] = {}
+        # nothing of it yet. And after how many cuts: before one less is written down, and it may be given up.
+        self._checkpointed: tuple[int, dict[tuple[str, int], tuple[str, int, int, int]]] = (0, {})
+        self._watermarks: tuple[int, dict[tuple[str, int], tuple[str, int]]] = (0, {})
 
     def start(self) -> None:
         config = self._broker.config
@@ -151,23 +152,26 @@ class Maintenance:
 
     async def _checkpoint(self) -> None:
         """Write down how far each log is durable, where it starts and what is committed; only when that has changed."""
+        directories = self._broker.directories
         logs = [(key, partition.log) for key, partition in self._broker.replicas.partitions.items()]
         state = {key: (log.directory, log.recovery_point, log.start_offset, log.high_watermark) for key, log in logs}
-        if state != self._checkpointed:
-            await self._broker.replicas.change_directories(self._broker.directories.checkpoint)
-            self._checkpointed = dict(state)
+        due = (directories.cuts_ended, state)
+        if due != self._checkpointed:
+            await self._broker.replicas.change_directories(directories.checkpoint)
+            self._checkpointed = due
 
     async def _checkpoint_watermarks(self) -> None:
         """Write down what is committed where other replicas decide that: a lone one finds it in its log."""
+        directories = self._broker.directories
         marks = {
             key: (partition.log.directory, partition.log.high_watermark)
             for key, partition in self._broker.replicas.partitions.items()
             if len(partition.leadership.replicas) > 1
         }
-        if marks != self._watermarks:
-            write = self._broker.directories.checkpoint
-            await self._broker.replicas.change_directories(write, checkpoints.HIGH_WATERMARK)
-            self._watermarks = marks
+        due = (directories.cuts_ended, marks)
+        if due != self._watermarks:
+            await self._broker.replicas.change_directories(directories.checkpoint, checkpoints.HIGH_WATERMARK)
+            self._watermarks = due
 
     async def _compact(self) -> None:
         """Compact the logs that need it, one after the other, until none does."""
@@ -185,6 +189,9 @@ class Maintenance:
             change()
 
         await self._broker.partition(topic, index).turns.change_log(unless_exchanged)
+
+    async def _sync(self, partition_log: Log) -> None:
+        await self._broker.partition(*partition_log.partition).sync()
 
     async def _write_cleaned(self, path: str, offset_of: Callable[[Log], int | None]) -> None:
         await self._broker.replicas.change_directories(self._broker.directories.write_cleaned, path, offset_of)

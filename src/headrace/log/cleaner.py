@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, Protocol
 
+from headrace.errors import HeadraceError
 from headrace.log import checkpoints
 from headrace.log.checkpoints import DamagedCheckpointError
 from headrace.log.cleaning_choice import Candidate, cleanable, job_for
@@ -20,6 +21,7 @@ from headrace.log.files import LogFile
 from headrace.log.log import Log
 from headrace.log.offset_index import DamagedIndexError
 from headrace.log.segment import CLEANED, LOG, SUFFIXES, Segment, file_name
+from headrace.records import CorruptBatchError
 from headrace.runtime import DiskError, FileMissingError, Runtime
 from headrace.topics import TopicPartition
 
@@ -30,6 +32,8 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 Change = Callable[[Log, Callable[[], None]], Awaitable[None]]
 """Run something that changes a log, in order with its appends: on the loop, or by its directory's writer."""
+Sync = Callable[[Log], Awaitable[None]]
+"""Make a log durable, one sync of it at a time."""
 WriteCheckpoint = Callable[[str, Callable[[Log], int | None]], Awaitable[None]]
 """Write down up to where each log of a directory was compacted, in order with all that changes the directory."""
 
@@ -135,6 +139,7 @@ class Cleaner:
         *,
         compaction_worker: CompactionWorker | None = None,
         change: Change | None = None,
+        sync: Sync | None = None,
         write_checkpoint: WriteCheckpoint | None = None,
     ) -> None:
         self._runtime = runtime
@@ -142,9 +147,12 @@ class Cleaner:
         self.limits = limits or CleaningLimits()
         self._compaction_worker = compaction_worker or InThread(runtime)
         self._change = change or _inline
+        self._sync = sync or self._sync_here
         self._write_checkpoint = write_checkpoint
         self._checkpoints: dict[str, dict[TopicPartition, _Cleaned]] = {}
         self._cuts_known: dict[TopicPartition, int] = {}
+        # Those that were given up: until all others that are due had their turn, they wait for their next one.
+        self._passed_over: set[TopicPartition] = set()
         self._one_at_a_time = asyncio.Lock()
         self.metrics = CleanerMetrics()
 
@@ -163,15 +171,17 @@ class Cleaner:
             if candidate is None:
                 return None
             partition = candidate.log.partition
+            self._passed_over.add(partition)
             try:
-                return await self._clean(candidate, known, now_ms)
+                report = await self._clean(candidate, known, now_ms)
+                self._passed_over.discard(partition)
+                return report
             except CleaningStoppedError as stopped:
                 self.metrics.given_up += 1
                 logger.info("%s: compaction given up: %s", partition, stopped)
             except (CleaningFailedError, DamagedIndexError) as error:
                 self.metrics.given_up += 1
-                self.metrics.uncleanable[partition] = str(error)
-                logger.error("%s: will not be compacted until the next start: %s", partition, error)
+                self._leave_alone(partition, error)
             except DiskError as error:
                 self.metrics.given_up += 1
                 if candidate.log.failure is not None:
@@ -183,6 +193,10 @@ class Cleaner:
                     raise
             return None
 
+    def _leave_alone(self, partition: TopicPartition, error: HeadraceError | DamagedIndexError) -> None:
+        self.metrics.uncleanable[partition] = str(error)
+        logger.error("%s: will not be compacted until the next start: %s", partition, error)
+
     async def close(self) -> None:
         """End a compaction that is under way; the logs may be closed afterwards."""
         await self._compaction_worker.close()
@@ -192,6 +206,7 @@ class Cleaner:
         for cleaned in list(self._checkpoints.values()):
             cleaned.pop(partition, None)
         self._cuts_known.pop(partition, None)
+        self._passed_over.discard(partition)
         self.metrics.uncleanable.pop(partition, None)
 
     def checkpoint_of(self, log: Log) -> int | None:
@@ -220,7 +235,14 @@ class Cleaner:
             if not log.config.compact or log.failure is not None or log.partition in self.metrics.uncleanable:
                 continue
             cuts_known = self._cuts_known.get(log.partition, 0)
-            candidate = cleanable(log, now_ms, self.checkpoint_of(log), cuts_known)
+            try:
+                candidate = cleanable(log, now_ms, self.checkpoint_of(log), cuts_known)
+            except (CorruptBatchError, DamagedIndexError) as error:
+                self._leave_alone(log.partition, error)
+                continue
+            except DiskError as error:
+                logger.error("%s: whether it is to be compacted cannot be told for now: %s", log.partition, error)
+                continue
             if candidate is None:
                 continue
             if candidate.checkpoint_is_wrong:
@@ -230,7 +252,11 @@ class Cleaner:
             candidates.append(candidate)
         self.metrics.dirtiest_ratio = max((candidate.ratio for candidate in candidates), default=0.0)
         self.metrics.overdue_ms_max = max((candidate.overdue_ms for candidate in candidates), default=0)
-        return max((c for c in candidates if c.due), key=lambda c: (c.ratio, c.dirty_bytes), default=None), wrong
+        due = [candidate for candidate in candidates if candidate.due]
+        if all(candidate.log.partition in self._passed_over for candidate in due):
+            self._passed_over.clear()
+        first = [candidate for candidate in due if candidate.log.partition not in self._passed_over]
+        return max(first, key=lambda candidate: (candidate.ratio, candidate.dirty_bytes), default=None), wrong
 
     def _read_offsets(self, root: str, logs: list[Log]) -> dict[TopicPartition, _Cleaned]:
         """What the file says of the logs that are there: they have their names from before it is read."""
@@ -275,9 +301,15 @@ class Cleaner:
         log = candidate.log
         offload = self._runtime.offload
         job = await offload(job_for, candidate, self._disk, now_ms, self.limits)
+        known_to = log.end_offset
         try:
             result = await self._watched(candidate, self._compaction_worker.do(job))
             segments = {segment.base_offset: segment for segment in candidate.segments}
+            if log.recovery_point < known_to and candidate.still_holds(()):
+                # What was left out is gone for good with the first of them that is in place. What it was left out for
+                # must not be lost then: newer values in the others, and behind them ends of transactions, and the last
+                # batches of producers.
+                await self._sync(log)
             for group in result.groups:
                 await self._change(log, partial(self._swap, candidate, group, segments))
         except BaseException:
@@ -297,6 +329,9 @@ class Cleaner:
         )
         self._note(report)
         return report
+
+    async def _sync_here(self, log: Log) -> None:
+        await self._runtime.offload(log.sync)
 
     async def _watched(self, candidate: Candidate, work: Awaitable[CleanResult]) -> CleanResult:
         """Wait for the work, but not for work that cannot be used any more."""

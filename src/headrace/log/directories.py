@@ -57,6 +57,8 @@ class LogDirectories:
         #: Told of a log that is out of service while its directory is not.
         self.on_log_offline: Callable[[Log, str], None] | None = None
         self._moves: dict[TopicPartition, Move] = {}
+        #: How many cuts were made or given up: what the checkpoints say of their logs is to be written down again.
+        self.cuts_ended = 0
 
     # ---- opening -------------------------------------------------------------------------------------------------
 
@@ -497,6 +499,7 @@ class LogDirectories:
         """The log was cut, or will not be: it says itself how far it is durable."""
         for directory in self._directories:
             directory.cuts.remove(cut)
+        self.cuts_ended += 1
 
     async def close_logs_in_parallel(self) -> None:
         """Close the logs on the runtime's disk threads, where their syncs run side by side; then call `close`."""

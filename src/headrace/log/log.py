@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Callable, Sequence
 
 from headrace.errors import KafkaStorageError, OffsetOutOfRangeError
@@ -392,14 +393,33 @@ class Log(AppendableLog):
             if len(doomed) == len(self.files.segments):
                 self._roll(now_ms)
             due_ms = self._clock.now_ms() + self.config.file_delete_delay_ms
-            for segment in doomed:
-                # One by one, and all that has to be opened first: where descriptors are short the others stay.
-                segment.load_aborted()
-                self.files.drop_first()
-                # Before its files are renamed, so that nobody begins to read them any more.
-                self._advance_start(self.files.bases[0])
-                self.files.discard_first(segment, due_ms)
+            with self.files.hold_directory() as directory:
+                for segment in doomed:
+                    # One by one, and all that has to be opened first: where descriptors are short the others stay.
+                    segment.load_aborted()
+                    self._keep_producers(self.files.bases[1])
+                    self.files.drop_first(directory)
+                    # Before its files are renamed, so that nobody begins to read them any more.
+                    self._advance_start(self.files.bases[0])
+                    self.files.discard_first(segment, due_ms, directory)
         return doomed
+
+    def _keep_producers(self, offset: int) -> None:
+        """Have what producers did before `offset` in a durable snapshot: what else tells of it is about to go."""
+        snapshots = self.files.snapshots
+        if not self.producers.producers:
+            return
+        try:
+            if offset not in snapshots.offsets:
+                # A power loss has torn the one that was taken when the segment began.
+                snapshots.take(self._producers_at(offset, self.files.segments))
+            snapshots.sync(offset)
+        except CorruptBatchError:
+            return  # what is deleted is damaged
+        except DiskError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            # What is deleted gives the room that there is none of.
 
     @by_writer
     def remove_discarded(self, now_ms: int) -> int:

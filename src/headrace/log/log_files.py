@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from headrace.log import leader_epochs, partition_metadata
 from headrace.log.leader_epochs import LeaderEpochs
 from headrace.log.producer_state import LogProducers
-from headrace.log.segment import SWAP, Caches, Segment
+from headrace.log.segment import DELETED, LOG, SWAP, Caches, Segment
 from headrace.log.snapshots import SnapshotFiles
 from headrace.log.view import View
 from headrace.runtime import File, HeldDirectory
@@ -125,14 +125,14 @@ class LogFiles:
 
     # ---- deleting and replacing ----------------------------------------------------------------------------------
 
-    def drop_first(self) -> None:
+    def drop_first(self, directory: HeldDirectory) -> None:
         """Take the first segment out of the log, where at least one stays; to be discarded.
 
         What was discarded before it is gone for good by then: a power loss leaves no gap. Recovery takes what follows a
         gap for the rest of something lost, and it must not be there to be found.
         """
         # Nor may the name of the segment that becomes the first be lost together with the old one.
-        self.sync_directory()
+        directory.sync()
         self.set_segments(self.segments[1:])
 
     def discard(self, segments: Sequence[Segment], due_ms: int) -> None:
@@ -146,8 +146,12 @@ class LogFiles:
             self.discarded.append((due_ms, segment))
             self.changed = self.directory_changed = True
 
-    def discard_first(self, segment: Segment, due_ms: int) -> None:
+    def discard_first(self, segment: Segment, due_ms: int, directory: HeldDirectory) -> None:
         """Discard what `drop_first` took out."""
+        if segment.load_aborted():
+            # For good before the rest: found again without its transaction index, it would not tell what was aborted.
+            segment.file.rename(segment.path(LOG) + DELETED)
+            directory.sync()
         self.discard((segment,), due_ms)
         self.snapshots.drop(segment.base_offset)
 

@@ -44,14 +44,14 @@ class Move:
             self._begin_at(current.start_offset)
         if self.caught_up:
             return 0
-        end_offset = current.end_offset
+        end_offset, segments = current.end_offset, current.segments
         try:
             found = current.locate(future.end_offset, max_bytes, limit=end_offset, at_least_one=True)
             data = found.file.read(found.position, found.length)
         except (OffsetOutOfRangeError, FileMissingError):
-            if current.cut_count == self._cuts and current.start_offset <= future.end_offset:
+            if current.segments == segments and current.start_offset <= future.end_offset:
                 raise
-            return 0  # it was cut or deleted before it could be read: the next step goes on from there
+            return 0  # it was cut, deleted or compacted before it could be read: the next step goes on from there
         if current.cut_count == self._cuts:  # else it may be of before, or of after, and is read again
             self._append(data, end_offset)
             self._follow_start()

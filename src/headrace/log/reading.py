@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from headrace.log.files import LogFile
 from headrace.log.invariants import BrokenInvariantError
-from headrace.log.segment import Segment
+from headrace.log.offset_index import DamagedIndexError
+from headrace.log.segment import TXN_INDEX, Segment
 from headrace.log.transaction_index import AbortedTransaction, collect
 from headrace.log.view import View, place_of
 from headrace.records import Batch, BatchHeader, CorruptBatchError, MalformedRecordError
@@ -103,7 +104,11 @@ def aborted_in(start: int, slice_: Slice, *, nowait: bool) -> list[AbortedTransa
     if end is None:
         end = view.end_of(place)
     for segment in view.segments[place:]:
-        if collect(segment.aborted(nowait=nowait), start, end, found):
+        try:
+            entries = segment.aborted(nowait=nowait)
+        except DamagedIndexError as error:
+            raise CorruptBatchError(f"{segment.path(TXN_INDEX)}: {error}; a restart makes it again") from error
+        if collect(entries, start, end, found):
             break
     return found
 

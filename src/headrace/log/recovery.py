@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from headrace.log import leader_epochs, partition_metadata, snapshots
 from headrace.log.checkpoints import DamagedCheckpointError
@@ -27,6 +29,7 @@ from headrace.log.segment import (
     indexed_timestamp,
 )
 from headrace.log.snapshots import SnapshotFiles
+from headrace.log.transaction_index import parse as parse_aborted
 from headrace.records import BatchHeader, CorruptBatchError
 from headrace.runtime import Disk
 from headrace.topics import TopicPartition
@@ -149,6 +152,7 @@ class LogLoader:
             self._segments.append(Segment.create(self._caches, self._directory, start_offset, self._now_ms))
             return self._loaded(start_offset, start_offset)
         self._is_bare = not self._segments[-1].size and _AS_MADE.issuperset(names)
+        self._check_aborted(set(names))
         end: int | None
         if self._is_bare:
             end = 0
@@ -298,14 +302,26 @@ class LogLoader:
         except DamagedIndexError as error:
             self._rebuild_aborted(segment, str(error))
 
+    def _check_aborted(self, names: set[str]) -> None:
+        """Look at the transaction indexes of segments that nothing else is made again of."""
+        for segment, following in pairwise(self._segments):
+            if following.base_offset >= self._synced_to or file_name(segment.base_offset, TXN_INDEX) not in names:
+                continue
+            try:
+                parse_aborted(self._disk.read_file(segment.path(TXN_INDEX)), segment.base_offset)
+            except DamagedIndexError as error:
+                with contextlib.suppress(CorruptBatchError):  # whoever reads there is told so
+                    self._rebuild_aborted(segment, str(error))
+
     def _rebuild_aborted(self, segment: Segment, reason: str) -> None:
         """Make a transaction index again: from the state before the segment, over its batches."""
         self._report.rebuilt.append(f"{file_name(segment.base_offset, TXN_INDEX)} ({reason})")
-        self._disk.remove(segment.path(TXN_INDEX))
-        segment.aborted()
+        segment.forget_aborted()
         self._load_snapshot(segment.base_offset)
         replay(self._producers, self._segments, self._end_of(segment), segment)
-        segment.write_indexes()
+        # Whole and durable at once, as it may lie before the recovery point: one that is missing says that there is
+        # nothing in it.
+        self._disk.replace_file(segment.path(TXN_INDEX), b"".join(entry.to_bytes() for entry in segment.aborted()))
 
     def _end_of(self, segment: Segment) -> int:
         end = segment.base_offset

@@ -292,14 +292,11 @@ class Segment:
             self._write_file(TXN_INDEX, b"".join(entry.to_bytes() for entry in aborted))
 
     def _write_file(self, kind: str, data: bytes) -> None:
-        file = self._caches.disk.open(self.path(kind), create=True)
-        try:
+        with contextlib.closing(self._caches.disk.open(self.path(kind), create=True)) as file:
             if file.size():
                 file.truncate(0)
             if data:
                 file.append([data])
-        finally:
-            file.close()
 
     def sync(self) -> None:
         """Make what is in the file now durable, and the indexes too when the segment has ended. May run beside appends.
@@ -408,10 +405,15 @@ class Segment:
             entries = self._aborted = self._aborted or entries
         return entries
 
-    def load_aborted(self) -> None:
-        """Have in memory what readers need when the files are gone."""
+    def forget_aborted(self) -> None:
+        """Begin anew what is in the transaction index, which is damaged."""
+        self._aborted = []
+
+    def load_aborted(self) -> bool:
+        """Have in memory what readers need when the files are gone; whether there is anything."""
         with contextlib.suppress(DamagedIndexError):
-            self.aborted()
+            return bool(self.aborted())
+        return False
 
     def _read_aborted(self) -> bytes:
         """The file's bytes; none when there is no file. But "no file" must not be said of one that was renamed."""
@@ -568,10 +570,8 @@ class Segment:
         had_names, self.file.gone = not self.file.gone, True
         self.close()
         for kind in SUFFIXES if had_names else ():
-            try:
+            with contextlib.suppress(FileMissingError):
                 self._caches.disk.remove(self.path(kind))
-            except FileMissingError:
-                continue
 
     def close(self) -> None:
         """Let go of the descriptor and of memory; nothing is written."""

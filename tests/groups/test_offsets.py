@@ -88,6 +88,22 @@ def test_a_commit_of_unknown_topics_makes_no_group(members: Members) -> None:
     assert members.state() == "Dead"
 
 
+@pytest.mark.parametrize("name", ["x" * 32_768, "\ufffd" * 10_923], ids=["letters", "bytes"])
+def test_a_commit_to_a_group_whose_name_no_record_can_hold_leaves_nothing_behind(members: Members, name: str) -> None:
+    """Else the partition would be unstable, and the group there, until a restart."""
+    assert members.commit(1, group=name, version=9) == ErrorCode.INVALID_GROUP_ID
+    assert members.txn_commit(1, group=name) == ErrorCode.INVALID_GROUP_ID
+    assert not list(members.driver.coordinator.groups())
+
+
+def test_metadata_that_no_record_can_hold_is_too_large_whatever_the_configuration_allows() -> None:
+    members = Members.of(offset_metadata_max_bytes=100_000)
+    members.driver.topics.create("topic")
+    assert members.commit(1, metadata="x" * 32_767) == NONE
+    assert members.commit(2, metadata="x" * 32_768) == ErrorCode.OFFSET_METADATA_TOO_LARGE
+    assert members.offsets(stable=True) == {TOPIC: 1}
+
+
 def test_metadata_is_measured_in_utf16_units(members: Members) -> None:
     assert members.commit(1, metadata="é" * 4_096) == NONE
     assert members.commit(1, metadata="\U0001f600" * 2_049) == ErrorCode.OFFSET_METADATA_TOO_LARGE

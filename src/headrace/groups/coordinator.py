@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Iterable, Mapping
 
 from headrace.cluster.topic_names import CONSUMER_OFFSETS
-from headrace.coordination import Caller, Coordinator, Now, Reply, Timer
+from headrace.coordination import Caller, Coordinator, Now, Reply, Timer, is_storable
 from headrace.errors import ErrorCode
 from headrace.groups import answers
 from headrace.groups.administration import Administration
@@ -185,7 +185,7 @@ class GroupCoordinator(Coordinator[Outcome, Shard]):
         return out
 
     def _reachable(self, group_id: str) -> ErrorCode:
-        if not group_id:
+        if not group_id or not is_storable(group_id):
             return ErrorCode.INVALID_GROUP_ID
         return ErrorCode.NONE if group_id in self._shards.groups else self._shards.error_for(group_id)
 

@@ -352,6 +352,21 @@ def test_a_group_under_deletion_takes_nobody_and_comes_back_when_it_fails(member
     assert members.state() == "Empty"
 
 
+@pytest.mark.parametrize("is_written", [True, False], ids=["written", "not written"])
+def test_offsets_of_a_group_are_told_until_its_deletion_is_written(members: Members, is_written: bool) -> None:
+    """A consumer that is told of none begins where `auto.offset.reset` says, and the deletion may still fail."""
+    members.commit(1)
+    members.driver.hold = True
+    members.driver.send("delete_groups", DeleteGroupsRequest(groups_names=[GROUP]), 2)
+    assert members.offsets() == {TOPIC: 1}
+    assert members.offsets(stable=True) == {TOPIC: 1}
+    if is_written:
+        members.driver.release()
+    else:
+        members.driver.fail(ErrorCode.NOT_ENOUGH_REPLICAS)
+    assert members.offsets() == ({} if is_written else {TOPIC: 1})
+
+
 def test_groups_of_several_partitions_are_deleted_each_for_itself(members: Members) -> None:
     names = ["a", "b", "c"]  # of three different partitions
     for name in names:

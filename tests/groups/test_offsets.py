@@ -424,6 +424,58 @@ def test_deleted_topics_take_their_offsets_with_them(members: Members) -> None:
     assert members.offsets() == {("other", 0): 2}
 
 
+@pytest.fixture
+def in_steps() -> Members:
+    """A group with more offsets in a topic that is deleted than are forgotten in one step."""
+    members = Members.of(tombstones_max=10)
+    topic_id = members.driver.topics.create("topic", 100)
+    for partition in range(25):
+        members.commit(1, partition=partition)
+    members.commit(1, partition=25, group="a group of another partition")
+    members.driver.hold = True
+    del members.driver.topics.known["topic"]
+    members.driver.absorb(members.driver.coordinator.topics_deleted({"topic": topic_id}, members.driver.now))
+    return members
+
+
+def test_offsets_in_a_topic_that_is_gone_are_forgotten_step_by_step(in_steps: Members) -> None:
+    """Many of them in one step would keep everybody waiting."""
+    in_steps.driver.advance(0)
+    assert [len(outcome.records) for outcome in in_steps.driver.held] == [10, 10, 6]
+    in_steps.driver.hold = False
+    in_steps.driver.release()
+    assert in_steps.offsets() == {} == in_steps.offsets("a group of another partition")
+    assert {timer.kind for timer in in_steps.driver.timers} == {TimerKind.EXPIRY}
+
+
+@pytest.mark.parametrize("commit", ["written", "being written", "in a transaction"])
+def test_what_is_committed_meanwhile_for_a_topic_that_was_made_anew_stays(in_steps: Members, commit: str) -> None:
+    driver = in_steps.driver
+    driver.topics.known["topic"] = (b"another" + bytes(9), 100)
+    driver.release()
+    driver.hold = commit == "being written"
+    if commit == "in a transaction":
+        in_steps.txn_commit(7, partition=24)
+    else:
+        driver.send("offset_commit", in_steps.commit_request(7, partition=24), 8)
+    driver.advance(0)
+    driver.hold = False
+    driver.release()
+    driver.end_transaction(GROUP, 7, True)
+    assert in_steps.offsets() == {("topic", 24): 7}
+    driver.reload()
+    assert in_steps.offsets() == {("topic", 24): 7}
+
+
+def test_the_rest_is_left_to_whoever_leads_when_the_partition_is_lost(in_steps: Members) -> None:
+    for partition in range(4):
+        in_steps.driver.absorb(in_steps.driver.coordinator.unload(partition))
+    in_steps.driver.fail(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    in_steps.driver.advance(0)
+    assert not in_steps.driver.held
+    assert not in_steps.driver.timers
+
+
 # --- expiry -----------------------------------------------------------------------------------------------------------
 
 
@@ -487,7 +539,7 @@ def test_a_pending_transaction_keeps_its_offset_and_its_group(members: Members) 
 
 
 def test_a_pass_writes_no_more_tombstones_than_its_limit() -> None:
-    members = Members.of(expiry_records_max=10)
+    members = Members.of(tombstones_max=10)
     members.driver.topics.create("topic", 100)
     for partition in range(35):
         members.commit(1, partition=partition)

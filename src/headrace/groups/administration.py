@@ -176,7 +176,7 @@ class Administration:
         """Remove offsets past their retention, and empty groups that have none left."""
         for group in shard.groups.values():
             self._expire_group(out, group, at)
-            if len(out.effects) >= self._config.expiry_records_max:
+            if len(out.effects) >= self._config.tombstones_max:
                 out.arm(Timer(TimerKind.EXPIRY, shard.partition), at.monotonic_ms + NEXT_PASS_MS)
                 return
         self.schedule_expiry(out, shard, at)
@@ -193,7 +193,7 @@ class Administration:
                     expired.append(TopicPartition(topic, index))
                 else:
                     left += 1
-        room = self._config.expiry_records_max - len(out.effects)
+        room = self._config.tombstones_max - len(out.effects)
         is_over = not (left or group.pending or group.offsets.pending or group.offsets.in_flight)
         if is_over and group.state is GroupState.EMPTY and len(expired) <= room:
             self._delete_one(out, group)

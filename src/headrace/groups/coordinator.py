@@ -14,6 +14,7 @@ from headrace.errors import ErrorCode
 from headrace.groups import answers
 from headrace.groups.administration import Administration
 from headrace.groups.config import GroupConfig
+from headrace.groups.deleted_topics import DeletedTopics
 from headrace.groups.fetching import OffsetFetches
 from headrace.groups.membership import GroupMemberships
 from headrace.groups.offsets import OffsetChanges, TopicLookup
@@ -45,6 +46,7 @@ class GroupCoordinator(Coordinator[Outcome, Shard]):
         self._rebalances = Rebalances(config)
         self._membership = GroupMemberships(config, rng, self._shards, self._rebalances)
         self._offsets = OffsetChanges(config, self._shards, self._rebalances, topics)
+        self._deleted_topics = DeletedTopics(config, self._shards, self._offsets, topics)
         self._fetches = OffsetFetches(self._shards, topics)
         self._administration = Administration(config, self._shards, self._offsets)
 
@@ -125,6 +127,9 @@ class GroupCoordinator(Coordinator[Outcome, Shard]):
             shard = self._shards.served(timer.partition)
             if shard is not None:
                 self._administration.on_expiry_timer(out, shard, at)
+            return out
+        if timer.kind is TimerKind.DELETED_TOPICS:
+            self._deleted_topics.go_on(out, at)
             return out
         group = self._shards.groups.get(timer.name)
         if group is None:
@@ -218,7 +223,7 @@ class GroupCoordinator(Coordinator[Outcome, Shard]):
     def topics_deleted(self, topics: Mapping[str, bytes], at: Now) -> Outcome:
         """These topics (name → id) are gone, and with them all offsets in them."""
         out = Outcome()
-        self._offsets.topics_deleted(out, dict(topics))
+        self._deleted_topics.forget(out, topics, at)
         return out
 
     # --- administration -----------------------------------------------------------------------------------------------

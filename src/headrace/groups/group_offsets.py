@@ -84,6 +84,28 @@ class GroupOffsets:
         else:
             self.in_flight.pop(partition, None)
 
+    def kept_for(self, topic: str, partition: int) -> Iterator[CommittedOffset]:
+        """What is committed for a partition, or pending in transactions."""
+        for table in (self.committed, *self.pending.values()):
+            offset = table.get(topic, {}).get(partition)
+            if offset is not None:
+                yield offset
+
+    def topics(self) -> set[str]:
+        """Every topic with an offset of whatever kind."""
+        found = set(self.committed)
+        for table in self.pending.values():
+            found.update(table)
+        found.update(partition.topic for partition in self.in_flight)
+        return found
+
+    def partitions_of(self, topic: str) -> list[TopicPartition]:
+        """As `partitions`, of one topic, in order."""
+        found = {index for table in (self.committed, *self.pending.values()) for index in table.get(topic, ())}
+        if self.in_flight:
+            found.update(partition for name, partition in self.in_flight if name == topic)
+        return [TopicPartition(topic, index) for index in sorted(found)]
+
     def partitions(self) -> set[TopicPartition]:
         """Every partition with an offset of whatever kind, also one that is still being written."""
         found = {TopicPartition(topic, partition) for topic, partition, _ in _entries(self.committed)}

@@ -283,22 +283,6 @@ class OffsetChanges:
         topic_id = self._topics.topic_id(topic)
         return topic_id is not None and is_mismatched(offset.topic_id, topic_id)
 
-    def topics_deleted(self, out: Outcome, topics: dict[str, bytes]) -> None:
-        """Topics are gone: so are offsets in them, unless they are known to be of another topic of that name."""
-        for shard in self._shards.all():
-            for group in shard.groups.values():
-                gone = [
-                    partition
-                    for partition in group.offsets.partitions()
-                    if partition.topic in topics and not _of_another(group, partition, topics[partition.topic])
-                ]
-                self.write_tombstones(out, group, gone)
-
-
-def _of_another(group: Group, partition: TopicPartition, topic_id: bytes) -> bool:
-    offset = group.offsets.get(*partition)
-    return offset is not None and is_mismatched(offset.topic_id, topic_id)
-
 
 def is_mismatched(stored: bytes, asked: bytes) -> bool:
     """Whether two topic ids are of different topics; without an id nobody can tell, and the name counts."""

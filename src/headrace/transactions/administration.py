@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 from headrace.coordination import Now, Timer
 from headrace.coordination.patterns import InvalidPatternError, Pattern
 from headrace.errors import ErrorCode
@@ -95,7 +97,8 @@ class Administration:
         """Forget ids that nobody has used for long."""
         config = self._shards.config
         before_ms = at.wall_ms - config.id_expiration_ms
-        stale = [entry for entry in shard.entries.values() if not self._is_used(entry, before_ms)]
+        unused = (entry for entry in shard.entries.values() if not self._is_used(entry, before_ms))
+        stale = list(islice(unused, config.expiry_records_max + 1))
         for entry in stale[: config.expiry_records_max]:
             self._shards.remove(out, entry)
         if len(stale) > config.expiry_records_max:

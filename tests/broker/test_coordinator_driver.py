@@ -10,6 +10,7 @@ import pytest
 from tests.waiting import becomes
 
 from headrace.broker import coordinator_driver
+from headrace.broker.handlers.delete_groups import delete_groups
 from headrace.broker.refusals import tells
 from headrace.broker.write_order import Append, WriteOrder
 from headrace.cluster.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
@@ -30,7 +31,7 @@ from headrace.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFe
 from headrace.topics import TopicPartition
 from headrace.transactions import ADD_VERSION, between_brokers, errors_of
 
-from .coordinators import TOPIC, FakePartition, Machine, turns
+from .coordinators import TOPIC, FakePartition, Machine, answer, context, turns
 
 ALL = range(8)
 DAY_MS = 86_400_000
@@ -333,6 +334,38 @@ def test_deletions_that_do_not_fit_one_batch_are_written_in_several() -> None:
         machine.groups.topics_deleted({TOPIC: topic_id})
         for group in ("a", "b", "c"):
             assert await machine.fetch(group) == {} == await reloaded(machine, group)
+
+    on_a_machine(test)
+
+
+def test_others_have_their_turn_while_groups_with_many_offsets_are_deleted() -> None:
+    async def test(machine: Machine) -> None:
+        groups = [f"group-{number}" for number in range(300)]
+        for group in groups:
+            await machine.commit(group, dict.fromkeys(ALL, 5))
+        ran = 0
+
+        async def others() -> None:
+            nonlocal ran
+            while True:
+                await asyncio.sleep(0)
+                ran += 1
+
+        beside = asyncio.ensure_future(others())
+        machine.offsets_log.holds = True
+        asked = answer(delete_groups(machine, context(2), DeleteGroupsRequest(groups_names=[*groups, "nowhere"])))  # type: ignore[arg-type]
+        await becomes(lambda: len(machine.offsets_log.under_way) == 3, every_s=0)
+        beside.cancel()
+        assert ran >= 2
+        machine.offsets_log.holds = False
+        first, *rest = machine.offsets_log.under_way
+        first.fail(KafkaStorageError("a broken disk"))
+        for append in rest:
+            append.end()
+        told = [(result.group_id, ErrorCode(result.error_code)) for result in (await asked).results]
+        lost = [(group, ErrorCode.NOT_COORDINATOR) for group in groups[: 1_000 // 9]]
+        gone = [(group, ErrorCode.NONE) for group in groups[1_000 // 9 :]]
+        assert told == [*lost, *gone, ("nowhere", ErrorCode.GROUP_ID_NOT_FOUND)]
 
     on_a_machine(test)
 

@@ -367,6 +367,18 @@ def test_offsets_of_a_group_are_told_until_its_deletion_is_written(members: Memb
     assert members.offsets() == ({} if is_written else {TOPIC: 1})
 
 
+def test_groups_with_many_offsets_are_deleted_in_several_steps() -> None:
+    members = Members.of(tombstones_max=10)
+    members.driver.topics.create("topic", 100)
+    for group, count in {"a": 4, "b": 5, "c": 4, "d": 30, "e": 1}.items():
+        for partition in range(count):
+            members.commit(1, group=group, partition=partition)
+    request = DeleteGroupsRequest(groups_names=["a", "nowhere", "b", "c", "a", "d", "e"])
+    steps = [step.groups_names for step in members.driver.coordinator.steps_of_deletion(request)]
+    assert steps == [["a", "nowhere"], ["b"], ["c"], ["d"], ["e"]]
+    assert members.driver.coordinator.steps_of_deletion(DeleteGroupsRequest()) == [DeleteGroupsRequest()]
+
+
 def test_groups_of_several_partitions_are_deleted_each_for_itself(members: Members) -> None:
     names = ["a", "b", "c"]  # of three different partitions
     for name in names:

@@ -117,6 +117,19 @@ class Administration:
 
     # --- delete -------------------------------------------------------------------------------------------------------
 
+    def steps_of_deletion(self, request: DeleteGroupsRequest) -> list[DeleteGroupsRequest]:
+        steps = [DeleteGroupsRequest()]
+        room = self._config.tombstones_max
+        for group_id in dict.fromkeys(request.groups_names):
+            group = self._shards.groups.get(group_id)
+            tombstones = 0 if group is None else 1 + group.offsets.count
+            if tombstones > room and steps[-1].groups_names:
+                steps.append(DeleteGroupsRequest())
+                room = self._config.tombstones_max
+            room -= tombstones
+            steps[-1].groups_names.append(group_id)
+        return steps
+
     def delete(self, out: Outcome, caller: Caller, request: DeleteGroupsRequest) -> None:
         response = DeleteGroupsResponse()
         for group_id in dict.fromkeys(request.groups_names):

@@ -34,7 +34,7 @@ class GroupConfig:
     offsets_topic_partitions: int = 50
     # A new member cannot send heartbeats while its first JoinGroup waits; after this long it is given up.
     new_member_join_timeout_ms: int = 300_000
-    # At most this many tombstones are written in one step, by expiry or for a deleted topic. It takes some 30 ms.
+    # So many tombstones are written in one step, by expiry, for deleted topics or groups. It takes some 30 ms.
     tombstones_max: int = 1_000
 
     @property

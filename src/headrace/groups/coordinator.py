@@ -238,6 +238,10 @@ class GroupCoordinator(Coordinator[Outcome, Shard]):
         out.reply(caller, self._administration.describe(caller, request))
         return out
 
+    def steps_of_deletion(self, request: DeleteGroupsRequest) -> list[DeleteGroupsRequest]:
+        """The same in parts, of as many groups as are deleted in one step; one at least."""
+        return self._administration.steps_of_deletion(request)
+
     def delete_groups(self, caller: Caller, request: DeleteGroupsRequest, at: Now) -> Outcome:
         out = Outcome()
         self._administration.delete(out, caller, request)

@@ -41,6 +41,11 @@ class GroupOffsets:
     def is_in_use(self) -> bool:
         return bool(self.committed or self.pending or self.in_flight)
 
+    @property
+    def count(self) -> int:
+        """Of how many partitions an offset is committed."""
+        return sum(map(len, self.committed.values()))
+
     def get(self, topic: str, partition: int) -> CommittedOffset | None:
         partitions = self.committed.get(topic)
         return None if partitions is None else partitions.get(partition)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -11,6 +12,7 @@ from tests.waiting import becomes
 
 from headrace.broker import coordinator_driver
 from headrace.broker.handlers.delete_groups import delete_groups
+from headrace.broker.handlers.list_transactions import list_transactions
 from headrace.broker.refusals import tells
 from headrace.broker.write_order import Append, WriteOrder
 from headrace.cluster.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
@@ -22,6 +24,7 @@ from headrace.protocol.messages.describe_groups import DescribeGroupsRequest
 from headrace.protocol.messages.heartbeat import HeartbeatRequest
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
 from headrace.protocol.messages.list_groups import ListGroupsRequest
+from headrace.protocol.messages.list_transactions import ListTransactionsRequest
 from headrace.protocol.messages.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
@@ -481,6 +484,37 @@ def test_only_who_needs_a_producer_id_waits_for_the_controller() -> None:
 
 
 # --- out of touch
+
+
+def test_others_have_their_turn_while_ids_are_matched_with_a_pattern() -> None:
+    async def test(machine: Machine) -> None:
+        names = [f"{'a' * 40}{number}" for number in range(20)]
+        for name in [*names, "other"]:
+            await machine.started(name)
+        steps: list[float] = []
+
+        async def others() -> None:
+            while True:
+                began = time.process_time()
+                await asyncio.sleep(0)
+                steps.append(time.process_time() - began)
+
+        beside = asyncio.ensure_future(others())
+
+        def listed(pattern: str) -> asyncio.Future[Any]:
+            request = ListTransactionsRequest(transactional_id_pattern=pattern)
+            return answer(list_transactions(machine, context(2), request))  # type: ignore[arg-type]
+
+        asked = [listed("a{0,1000}" * 3 + "[0-9]+"), listed("o.*"), listed("(")]
+        slow, quick, invalid = await asyncio.gather(*asked)
+        beside.cancel()
+        assert sorted(one.transactional_id for one in slow.transaction_states) == sorted(names)
+        assert [one.transactional_id for one in quick.transaction_states] == ["other"]
+        assert invalid.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
+        assert len(steps) > 10
+        assert max(steps) < sum(steps) / 4, "none took as long as all together"
+
+    on_a_machine(test)
 
 
 def test_nobody_is_told_what_a_broker_knows_whose_place_others_may_have_taken() -> None:

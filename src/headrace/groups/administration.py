@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -117,7 +118,7 @@ class Administration:
 
     # --- delete -------------------------------------------------------------------------------------------------------
 
-    def steps_of_deletion(self, request: DeleteGroupsRequest) -> list[DeleteGroupsRequest]:
+    def steps_of_deletion(self, request: DeleteGroupsRequest) -> Sequence[DeleteGroupsRequest]:
         steps = [DeleteGroupsRequest()]
         room = self._config.tombstones_max
         for group_id in dict.fromkeys(request.groups_names):

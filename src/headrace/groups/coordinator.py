@@ -6,7 +6,7 @@ See `headrace.coordination.outcome` for the order in which a driver must do thin
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from headrace.cluster.topic_names import CONSUMER_OFFSETS
 from headrace.coordination import Caller, Coordinator, Now, Reply, Timer, is_storable
@@ -238,7 +238,7 @@ class GroupCoordinator(Coordinator[Outcome, Shard]):
         out.reply(caller, self._administration.describe(caller, request))
         return out
 
-    def steps_of_deletion(self, request: DeleteGroupsRequest) -> list[DeleteGroupsRequest]:
+    def steps_of_deletion(self, request: DeleteGroupsRequest) -> Sequence[DeleteGroupsRequest]:
         """The same in parts, of as many groups as are deleted in one step; one at least."""
         return self._administration.steps_of_deletion(request)
 

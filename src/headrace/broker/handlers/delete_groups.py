@@ -6,6 +6,7 @@ Serves versions 0-2. Many offsets are deleted in several steps, between which ot
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.dispatch import Pending, RequestContext, handles, settled
@@ -27,7 +28,7 @@ def delete_groups(broker: Broker, context: RequestContext, request: DeleteGroups
 
 
 async def _delete_in_steps(
-    broker: Broker, context: RequestContext, steps: list[DeleteGroupsRequest]
+    broker: Broker, context: RequestContext, steps: Sequence[DeleteGroupsRequest]
 ) -> DeleteGroupsResponse:
     answers: list[Any] = []
     for step in steps:

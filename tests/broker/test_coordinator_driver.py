@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 from tests.waiting import becomes
 
 from headrace.broker import coordinator_driver
+from headrace.broker.handlers.delete_groups import delete_groups
+from headrace.broker.handlers.list_transactions import list_transactions
 from headrace.broker.refusals import tells
 from headrace.broker.write_order import Append, WriteOrder
 from headrace.cluster.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
@@ -21,6 +24,7 @@ from headrace.protocol.messages.describe_groups import DescribeGroupsRequest
 from headrace.protocol.messages.heartbeat import HeartbeatRequest
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
 from headrace.protocol.messages.list_groups import ListGroupsRequest
+from headrace.protocol.messages.list_transactions import ListTransactionsRequest
 from headrace.protocol.messages.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
@@ -30,7 +34,7 @@ from headrace.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFe
 from headrace.topics import TopicPartition
 from headrace.transactions import ADD_VERSION, between_brokers, errors_of
 
-from .coordinators import TOPIC, FakePartition, Machine, turns
+from .coordinators import TOPIC, FakePartition, Machine, answer, context, turns
 
 ALL = range(8)
 DAY_MS = 86_400_000
@@ -337,6 +341,38 @@ def test_deletions_that_do_not_fit_one_batch_are_written_in_several() -> None:
     on_a_machine(test)
 
 
+def test_others_have_their_turn_while_groups_with_many_offsets_are_deleted() -> None:
+    async def test(machine: Machine) -> None:
+        groups = [f"group-{number}" for number in range(300)]
+        for group in groups:
+            await machine.commit(group, dict.fromkeys(ALL, 5))
+        ran = 0
+
+        async def others() -> None:
+            nonlocal ran
+            while True:
+                await asyncio.sleep(0)
+                ran += 1
+
+        beside = asyncio.ensure_future(others())
+        machine.offsets_log.holds = True
+        asked = answer(delete_groups(machine, context(2), DeleteGroupsRequest(groups_names=[*groups, "nowhere"])))  # type: ignore[arg-type]
+        await becomes(lambda: len(machine.offsets_log.under_way) == 3, every_s=0)
+        beside.cancel()
+        assert ran >= 2
+        machine.offsets_log.holds = False
+        first, *rest = machine.offsets_log.under_way
+        first.fail(KafkaStorageError("a broken disk"))
+        for append in rest:
+            append.end()
+        told = [(result.group_id, ErrorCode(result.error_code)) for result in (await asked).results]
+        lost = [(group, ErrorCode.NOT_COORDINATOR) for group in groups[: 1_000 // 9]]
+        gone = [(group, ErrorCode.NONE) for group in groups[1_000 // 9 :]]
+        assert told == [*lost, *gone, ("nowhere", ErrorCode.GROUP_ID_NOT_FOUND)]
+
+    on_a_machine(test)
+
+
 def test_expiry_gets_on_whatever_the_largest_batch_is() -> None:
     async def test(machine: Machine) -> None:
         for group in ("a", "b", "c"):
@@ -448,6 +484,37 @@ def test_only_who_needs_a_producer_id_waits_for_the_controller() -> None:
 
 
 # --- out of touch
+
+
+def test_others_have_their_turn_while_ids_are_matched_with_a_pattern() -> None:
+    async def test(machine: Machine) -> None:
+        names = [f"{'a' * 40}{number}" for number in range(20)]
+        for name in [*names, "other"]:
+            await machine.started(name)
+        steps: list[float] = []
+
+        async def others() -> None:
+            while True:
+                began = time.process_time()
+                await asyncio.sleep(0)
+                steps.append(time.process_time() - began)
+
+        beside = asyncio.ensure_future(others())
+
+        def listed(pattern: str) -> asyncio.Future[Any]:
+            request = ListTransactionsRequest(transactional_id_pattern=pattern)
+            return answer(list_transactions(machine, context(2), request))  # type: ignore[arg-type]
+
+        asked = [listed("a{0,1000}" * 3 + "[0-9]+"), listed("o.*"), listed("(")]
+        slow, quick, invalid = await asyncio.gather(*asked)
+        beside.cancel()
+        assert sorted(one.transactional_id for one in slow.transaction_states) == sorted(names)
+        assert [one.transactional_id for one in quick.transaction_states] == ["other"]
+        assert invalid.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
+        assert len(steps) > 10
+        assert max(steps) < sum(steps) / 4, "none took as long as all together"
+
+    on_a_machine(test)
 
 
 def test_nobody_is_told_what_a_broker_knows_whose_place_others_may_have_taken() -> None:

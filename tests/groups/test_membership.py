@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from headrace.errors import ErrorCode
@@ -132,6 +134,45 @@ def test_a_refused_join_leaves_no_group_behind(members: Members) -> None:
     assert members.joined("stranger").error_code == UNKNOWN
     assert members.state() == "Dead"
     assert not members.driver.log
+
+
+# What no record can hold: by its letters, and by its bytes. (What is no text in a request becomes U+FFFD.)
+TOO_LONG = ("x" * 32_768, "\ufffd" * 10_923)
+
+
+@pytest.mark.parametrize("name", TOO_LONG, ids=["letters", "bytes"])
+def test_a_group_whose_name_no_record_can_hold_is_refused(members: Members, name: str) -> None:
+    """Else it would be there until a restart, and nobody could list, delete or expire what is beside it."""
+    assert members.joined(group=name).error_code == ErrorCode.INVALID_GROUP_ID
+    assert members.joined(group=name, version=3).error_code == ErrorCode.INVALID_GROUP_ID
+    assert not list(members.driver.coordinator.groups())
+    assert not session_timers(members)
+
+
+@pytest.mark.parametrize("name", TOO_LONG, ids=["letters", "bytes"])
+@pytest.mark.parametrize("what", ["client", "instance", "protocols", "protocol_type"])
+def test_a_member_that_no_record_can_hold_does_not_hold_its_group_up(members: Members, what: str, name: str) -> None:
+    """With it no assignment could be stored: whoever asks for one would wait until its session ends."""
+    (leader,), generation = members.stable()
+    told: dict[str, Any] = {
+        "client": {},
+        "instance": {"instance": name[12:]},  # its id is longer
+        "protocols": {"protocols": {"range": b"", name: b""}},
+        "protocol_type": {"protocol_type": name},
+    }[what]
+    client_id = name[12:] if what == "client" else "client"
+    token = members.driver.send("join_group", join_request(**told), 3, client_id)
+    assert members.driver.wait(token).error_code == ErrorCode.INVALID_REQUEST
+    assert members.heartbeat(leader, generation) == NONE, "nobody has joined"
+    assert members.joined(leader).generation_id == generation + 1
+    assert members.synced(leader, generation + 1, {leader: b"all"}).assignment == b"all"
+
+
+def test_a_member_with_the_longest_name_that_fits_is_taken(members: Members) -> None:
+    joined = members.driver.wait(members.driver.send("join_group", join_request(), 3, "x" * 32_730))
+    assert members.synced(joined.member_id, 1, {joined.member_id: b"all"}).assignment == b"all"
+    members.driver.reload()
+    assert members.heartbeat(joined.member_id, 1) == NONE
 
 
 def test_members_without_a_protocol_in_common_are_refused(members: Members) -> None:

@@ -88,6 +88,22 @@ def test_a_commit_of_unknown_topics_makes_no_group(members: Members) -> None:
     assert members.state() == "Dead"
 
 
+@pytest.mark.parametrize("name", ["x" * 32_768, "\ufffd" * 10_923], ids=["letters", "bytes"])
+def test_a_commit_to_a_group_whose_name_no_record_can_hold_leaves_nothing_behind(members: Members, name: str) -> None:
+    """Else the partition would be unstable, and the group there, until a restart."""
+    assert members.commit(1, group=name, version=9) == ErrorCode.INVALID_GROUP_ID
+    assert members.txn_commit(1, group=name) == ErrorCode.INVALID_GROUP_ID
+    assert not list(members.driver.coordinator.groups())
+
+
+def test_metadata_that_no_record_can_hold_is_too_large_whatever_the_configuration_allows() -> None:
+    members = Members.of(offset_metadata_max_bytes=100_000)
+    members.driver.topics.create("topic")
+    assert members.commit(1, metadata="x" * 32_767) == NONE
+    assert members.commit(2, metadata="x" * 32_768) == ErrorCode.OFFSET_METADATA_TOO_LARGE
+    assert members.offsets(stable=True) == {TOPIC: 1}
+
+
 def test_metadata_is_measured_in_utf16_units(members: Members) -> None:
     assert members.commit(1, metadata="é" * 4_096) == NONE
     assert members.commit(1, metadata="\U0001f600" * 2_049) == ErrorCode.OFFSET_METADATA_TOO_LARGE
@@ -336,6 +352,33 @@ def test_a_group_under_deletion_takes_nobody_and_comes_back_when_it_fails(member
     assert members.state() == "Empty"
 
 
+@pytest.mark.parametrize("is_written", [True, False], ids=["written", "not written"])
+def test_offsets_of_a_group_are_told_until_its_deletion_is_written(members: Members, is_written: bool) -> None:
+    """A consumer that is told of none begins where `auto.offset.reset` says, and the deletion may still fail."""
+    members.commit(1)
+    members.driver.hold = True
+    members.driver.send("delete_groups", DeleteGroupsRequest(groups_names=[GROUP]), 2)
+    assert members.offsets() == {TOPIC: 1}
+    assert members.offsets(stable=True) == {TOPIC: 1}
+    if is_written:
+        members.driver.release()
+    else:
+        members.driver.fail(ErrorCode.NOT_ENOUGH_REPLICAS)
+    assert members.offsets() == ({} if is_written else {TOPIC: 1})
+
+
+def test_groups_with_many_offsets_are_deleted_in_several_steps() -> None:
+    members = Members.of(tombstones_max=10)
+    members.driver.topics.create("topic", 100)
+    for group, count in {"a": 4, "b": 5, "c": 4, "d": 30, "e": 1}.items():
+        for partition in range(count):
+            members.commit(1, group=group, partition=partition)
+    request = DeleteGroupsRequest(groups_names=["a", "nowhere", "b", "c", "a", "d", "e"])
+    steps = [step.groups_names for step in members.driver.coordinator.steps_of_deletion(request)]
+    assert steps == [["a", "nowhere"], ["b"], ["c"], ["d"], ["e"]]
+    assert members.driver.coordinator.steps_of_deletion(DeleteGroupsRequest()) == [DeleteGroupsRequest()]
+
+
 def test_groups_of_several_partitions_are_deleted_each_for_itself(members: Members) -> None:
     names = ["a", "b", "c"]  # of three different partitions
     for name in names:
@@ -391,6 +434,58 @@ def test_deleted_topics_take_their_offsets_with_them(members: Members) -> None:
     assert members.offsets() == {("other", 0): 2}
     members.driver.reload()
     assert members.offsets() == {("other", 0): 2}
+
+
+@pytest.fixture
+def in_steps() -> Members:
+    """A group with more offsets in a topic that is deleted than are forgotten in one step."""
+    members = Members.of(tombstones_max=10)
+    topic_id = members.driver.topics.create("topic", 100)
+    for partition in range(25):
+        members.commit(1, partition=partition)
+    members.commit(1, partition=25, group="a group of another partition")
+    members.driver.hold = True
+    del members.driver.topics.known["topic"]
+    members.driver.absorb(members.driver.coordinator.topics_deleted({"topic": topic_id}, members.driver.now))
+    return members
+
+
+def test_offsets_in_a_topic_that_is_gone_are_forgotten_step_by_step(in_steps: Members) -> None:
+    """Many of them in one step would keep everybody waiting."""
+    in_steps.driver.advance(0)
+    assert [len(outcome.records) for outcome in in_steps.driver.held] == [10, 10, 6]
+    in_steps.driver.hold = False
+    in_steps.driver.release()
+    assert in_steps.offsets() == {} == in_steps.offsets("a group of another partition")
+    assert {timer.kind for timer in in_steps.driver.timers} == {TimerKind.EXPIRY}
+
+
+@pytest.mark.parametrize("commit", ["written", "being written", "in a transaction"])
+def test_what_is_committed_meanwhile_for_a_topic_that_was_made_anew_stays(in_steps: Members, commit: str) -> None:
+    driver = in_steps.driver
+    driver.topics.known["topic"] = (b"another" + bytes(9), 100)
+    driver.release()
+    driver.hold = commit == "being written"
+    if commit == "in a transaction":
+        in_steps.txn_commit(7, partition=24)
+    else:
+        driver.send("offset_commit", in_steps.commit_request(7, partition=24), 8)
+    driver.advance(0)
+    driver.hold = False
+    driver.release()
+    driver.end_transaction(GROUP, 7, True)
+    assert in_steps.offsets() == {("topic", 24): 7}
+    driver.reload()
+    assert in_steps.offsets() == {("topic", 24): 7}
+
+
+def test_the_rest_is_left_to_whoever_leads_when_the_partition_is_lost(in_steps: Members) -> None:
+    for partition in range(4):
+        in_steps.driver.absorb(in_steps.driver.coordinator.unload(partition))
+    in_steps.driver.fail(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    in_steps.driver.advance(0)
+    assert not in_steps.driver.held
+    assert not in_steps.driver.timers
 
 
 # --- expiry -----------------------------------------------------------------------------------------------------------
@@ -456,7 +551,7 @@ def test_a_pending_transaction_keeps_its_offset_and_its_group(members: Members) 
 
 
 def test_a_pass_writes_no_more_tombstones_than_its_limit() -> None:
-    members = Members.of(expiry_records_max=10)
+    members = Members.of(tombstones_max=10)
     members.driver.topics.create("topic", 100)
     for partition in range(35):
         members.commit(1, partition=partition)

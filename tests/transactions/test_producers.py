@@ -133,6 +133,16 @@ def test_half_a_producer_is_no_valid_request(who: tuple[int, int], name: str | N
     assert Clients().init(who, name=name) == (ErrorCode.INVALID_REQUEST, -1, -1)
 
 
+@pytest.mark.parametrize("name", ["x" * 32_768, "\ufffd" * 10_923], ids=["letters", "bytes"])
+def test_an_id_that_no_record_can_hold_is_refused(name: str) -> None:
+    """Else it would be there until a restart, and no id of its partition would expire."""
+    clients = Clients()
+    assert clients.init(name=name) == (ErrorCode.INVALID_REQUEST, -1, -1)
+    assert clients.state(name) == "TRANSACTIONAL_ID_NOT_FOUND"
+    clients.advance(8 * 86_400_000)
+    assert clients.listed() == []
+
+
 # --- the end of the range of epochs -----------------------------------------------------------------------------------
 
 

@@ -26,6 +26,7 @@ from headrace.cluster.image import TopicImage
 from headrace.cluster.records import NO_LEADER
 from headrace.cluster.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from headrace.coordination import Caller, Now
+from headrace.coordination.patterns import Pattern
 from headrace.errors import ErrorCode, KafkaError
 from headrace.log import Verification
 from headrace.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnResponse
@@ -68,6 +69,7 @@ class TransactionService(CoordinatorDriver[Outcome, Shard]):
             client_id=f"{BROKER_CLIENT_ID}{broker.node_id}-transactions",
             request_timeout_ms=REQUEST_TIMEOUT_MS,
         )
+        self._matching = asyncio.Lock()
         self._questions = VerificationQueues(broker, self._peers, self.keep)
         self._markers = MarkerQueues(
             broker, self._peers, is_current=self._is_current, tell=self._markers_written, keep=self.keep
@@ -124,6 +126,17 @@ class TransactionService(CoordinatorDriver[Outcome, Shard]):
         for request in outcome.markers:
             self._end_in_partitions(request)
         super().settled(outcome)
+
+    async def ids_matching(self, pattern: Pattern) -> set[str]:
+        """The transactional ids that match, of those that are known here: for one request at a time, in many steps."""
+        found = set()
+        async with self._matching:
+            for transactional_id in pattern.matching(self.coordinator.transactional_ids()):
+                if transactional_id is None:
+                    await asyncio.sleep(0)  # others have their turn
+                else:
+                    found.add(transactional_id)
+        return found
 
     # --- writes of transactions
 

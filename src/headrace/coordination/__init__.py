@@ -15,10 +15,12 @@ from headrace.coordination.shards import Shard as Shard
 from headrace.coordination.shards import Shards as Shards
 from headrace.coordination.values import BATCH_OVERHEAD_BYTES as BATCH_OVERHEAD_BYTES
 from headrace.coordination.values import NO_PRODUCER_ID as NO_PRODUCER_ID
+from headrace.coordination.values import STORED_TEXT_BYTES_MAX as STORED_TEXT_BYTES_MAX
 from headrace.coordination.values import Caller as Caller
 from headrace.coordination.values import CoordinatorRecord as CoordinatorRecord
 from headrace.coordination.values import Now as Now
 from headrace.coordination.values import Reply as Reply
 from headrace.coordination.values import StoredRecord as StoredRecord
+from headrace.coordination.values import is_storable as is_storable
 from headrace.coordination.values import record_bytes as record_bytes
 from headrace.coordination.values import settings as settings

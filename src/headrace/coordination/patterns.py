@@ -7,11 +7,13 @@ groups, alternatives, repetition, `^` and `$`, and `(?i)` at the start. Whatever
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 PATTERN_LENGTH_MAX = 1_000
 REPEAT_MAX = 1_000
 STATES_MAX = 10_000
+# After so many a search pauses (`Pattern.matching`): they take a millisecond or two.
+STATES_PER_STEP = 5_000
 _DEPTH_MAX = 100
 _IGNORE_CASE = "(?i)"
 
@@ -52,13 +54,27 @@ class Pattern:
         self._first, self._last = _Parser(text).parse()
 
     def matches(self, text: str) -> bool:
-        states = self._closure([self._first], 0, len(text))
-        for position, character in enumerate(text):
-            moved = [node.then[0] for node in states if node.test is not None and node.test(character)]
-            if not moved:
-                return False
-            states = self._closure(moved, position + 1, len(text))
-        return self._last in states
+        return any(found is not None for found in self.matching((text,)))
+
+    def matching(self, texts: Iterable[str]) -> Iterator[str | None]:
+        """Those of the texts that match, and now and then None: who has others to serve can do so every few ms.
+
+        The time is linear in the texts, but also in the pattern: names of 20 characters may take a millisecond each.
+        """
+        entered = 0
+        for text in texts:
+            states = self._closure([self._first], 0, len(text))
+            for position, character in enumerate(text):
+                entered += len(states)
+                if entered > STATES_PER_STEP:
+                    entered = 0
+                    yield None
+                moved = [node.then[0] for node in states if node.test is not None and node.test(character)]
+                states = self._closure(moved, position + 1, len(text))
+                if not states:
+                    break
+            if self._last in states:
+                yield text
 
     @staticmethod
     def _closure(nodes: list[_Node], position: int, end: int) -> set[_Node]:

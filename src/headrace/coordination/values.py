@@ -15,6 +15,11 @@ BATCH_OVERHEAD_BYTES: Final = 61
 _RECORD_OVERHEAD_BYTES: Final = 23
 
 
+# The longest text that records of the internal topics hold. Requests of flexible versions may have longer ones, and
+# bytes that are no text become one that is up to three times as long.
+STORED_TEXT_BYTES_MAX: Final = 32_767
+
+
 class Caller(NamedTuple):
     """Who asks. `token` is opaque and names the waiting request; the reply carries it back."""
 
@@ -65,6 +70,11 @@ class StoredRecord(NamedTuple):
 def record_bytes(record: CoordinatorRecord) -> int:
     """The most that a record adds to its batch."""
     return _RECORD_OVERHEAD_BYTES + len(record.key) + (0 if record.value is None else len(record.value))
+
+
+def is_storable(text: str | None, room_bytes: int = STORED_TEXT_BYTES_MAX) -> bool:
+    """Whether a record can hold a name. Asked before anything is kept under it: it would never get into the log."""
+    return text is None or len(text) <= room_bytes // 4 or len(text.encode()) <= room_bytes
 
 
 def settings(keys: Mapping[str, str], values: Mapping[str, ConfigValue]) -> dict[str, int]:

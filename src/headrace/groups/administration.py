@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -117,6 +118,19 @@ class Administration:
 
     # --- delete -------------------------------------------------------------------------------------------------------
 
+    def steps_of_deletion(self, request: DeleteGroupsRequest) -> Sequence[DeleteGroupsRequest]:
+        steps = [DeleteGroupsRequest()]
+        room = self._config.tombstones_max
+        for group_id in dict.fromkeys(request.groups_names):
+            group = self._shards.groups.get(group_id)
+            tombstones = 0 if group is None else 1 + group.offsets.count
+            if tombstones > room and steps[-1].groups_names:
+                steps.append(DeleteGroupsRequest())
+                room = self._config.tombstones_max
+            room -= tombstones
+            steps[-1].groups_names.append(group_id)
+        return steps
+
     def delete(self, out: Outcome, caller: Caller, request: DeleteGroupsRequest) -> None:
         response = DeleteGroupsResponse()
         for group_id in dict.fromkeys(request.groups_names):
@@ -176,7 +190,7 @@ class Administration:
         """Remove offsets past their retention, and empty groups that have none left."""
         for group in shard.groups.values():
             self._expire_group(out, group, at)
-            if len(out.effects) >= self._config.expiry_records_max:
+            if len(out.effects) >= self._config.tombstones_max:
                 out.arm(Timer(TimerKind.EXPIRY, shard.partition), at.monotonic_ms + NEXT_PASS_MS)
                 return
         self.schedule_expiry(out, shard, at)
@@ -193,7 +207,7 @@ class Administration:
                     expired.append(TopicPartition(topic, index))
                 else:
                     left += 1
-        room = self._config.expiry_records_max - len(out.effects)
+        room = self._config.tombstones_max - len(out.effects)
         is_over = not (left or group.pending or group.offsets.pending or group.offsets.in_flight)
         if is_over and group.state is GroupState.EMPTY and len(expired) <= room:
             self._delete_one(out, group)

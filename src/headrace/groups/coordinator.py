@@ -6,14 +6,15 @@ See `headrace.coordination.outcome` for the order in which a driver must do thin
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from headrace.cluster.topic_names import CONSUMER_OFFSETS
-from headrace.coordination import Caller, Coordinator, Now, Reply, Timer
+from headrace.coordination import Caller, Coordinator, Now, Reply, Timer, is_storable
 from headrace.errors import ErrorCode
 from headrace.groups import answers
 from headrace.groups.administration import Administration
 from headrace.groups.config import GroupConfig
+from headrace.groups.deleted_topics import DeletedTopics
 from headrace.groups.fetching import OffsetFetches
 from headrace.groups.membership import GroupMemberships
 from headrace.groups.offsets import OffsetChanges, TopicLookup
@@ -45,6 +46,7 @@ class GroupCoordinator(Coordinator[Outcome, Shard]):
         self._rebalances = Rebalances(config)
         self._membership = GroupMemberships(config, rng, self._shards, self._rebalances)
         self._offsets = OffsetChanges(config, self._shards, self._rebalances, topics)
+        self._deleted_topics = DeletedTopics(config, self._shards, self._offsets, topics)
         self._fetches = OffsetFetches(self._shards, topics)
         self._administration = Administration(config, self._shards, self._offsets)
 
@@ -126,6 +128,9 @@ class GroupCoordinator(Coordinator[Outcome, Shard]):
             if shard is not None:
                 self._administration.on_expiry_timer(out, shard, at)
             return out
+        if timer.kind is TimerKind.DELETED_TOPICS:
+            self._deleted_topics.go_on(out, at)
+            return out
         group = self._shards.groups.get(timer.name)
         if group is None:
             return out
@@ -185,7 +190,7 @@ class GroupCoordinator(Coordinator[Outcome, Shard]):
         return out
 
     def _reachable(self, group_id: str) -> ErrorCode:
-        if not group_id:
+        if not group_id or not is_storable(group_id):
             return ErrorCode.INVALID_GROUP_ID
         return ErrorCode.NONE if group_id in self._shards.groups else self._shards.error_for(group_id)
 
@@ -218,7 +223,7 @@ class GroupCoordinator(Coordinator[Outcome, Shard]):
     def topics_deleted(self, topics: Mapping[str, bytes], at: Now) -> Outcome:
         """These topics (name → id) are gone, and with them all offsets in them."""
         out = Outcome()
-        self._offsets.topics_deleted(out, dict(topics))
+        self._deleted_topics.forget(out, topics, at)
         return out
 
     # --- administration -----------------------------------------------------------------------------------------------
@@ -232,6 +237,10 @@ class GroupCoordinator(Coordinator[Outcome, Shard]):
         out = Outcome()
         out.reply(caller, self._administration.describe(caller, request))
         return out
+
+    def steps_of_deletion(self, request: DeleteGroupsRequest) -> Sequence[DeleteGroupsRequest]:
+        """The same in parts, of as many groups as are deleted in one step; one at least."""
+        return self._administration.steps_of_deletion(request)
 
     def delete_groups(self, caller: Caller, request: DeleteGroupsRequest, at: Now) -> Outcome:
         out = Outcome()

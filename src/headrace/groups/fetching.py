@@ -10,7 +10,7 @@ from headrace.errors import ErrorCode
 from headrace.groups.group_offsets import CommittedOffset
 from headrace.groups.offsets import TOPIC_ID_VERSION, TopicLookup, is_mismatched
 from headrace.groups.shards import Shards
-from headrace.groups.state import Group, GroupState
+from headrace.groups.state import Group
 from headrace.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestTopic,
@@ -92,11 +92,12 @@ class OffsetFetches:
         return self._topics.topic_id(name) or ZERO_UUID
 
     def _find(self, group_id: str) -> tuple[Group | None, ErrorCode]:
-        """The group; a group that does not exist has no offsets, which is no error."""
+        """The group; a group that does not exist has no offsets, which is no error.
+
+        One whose tombstones are being written has its offsets until they are: the deletion may still fail.
+        """
         group = self._shards.groups.get(group_id)
-        if group is None:
-            return None, self._shards.error_for(group_id)
-        return (None if group.state is GroupState.DEAD else group), ErrorCode.NONE
+        return group, self._shards.error_for(group_id) if group is None else ErrorCode.NONE
 
     def _partition(
         self, shape: type[Any], group: Group | None, name: str | None, topic_id: bytes, index: int, require_stable: bool

@@ -41,6 +41,11 @@ class GroupOffsets:
     def is_in_use(self) -> bool:
         return bool(self.committed or self.pending or self.in_flight)
 
+    @property
+    def count(self) -> int:
+        """Of how many partitions an offset is committed."""
+        return sum(map(len, self.committed.values()))
+
     def get(self, topic: str, partition: int) -> CommittedOffset | None:
         partitions = self.committed.get(topic)
         return None if partitions is None else partitions.get(partition)
@@ -83,6 +88,28 @@ class GroupOffsets:
             self.in_flight[partition] = left
         else:
             self.in_flight.pop(partition, None)
+
+    def kept_for(self, topic: str, partition: int) -> Iterator[CommittedOffset]:
+        """What is committed for a partition, or pending in transactions."""
+        for table in (self.committed, *self.pending.values()):
+            offset = table.get(topic, {}).get(partition)
+            if offset is not None:
+                yield offset
+
+    def topics(self) -> set[str]:
+        """Every topic with an offset of whatever kind."""
+        found = set(self.committed)
+        for table in self.pending.values():
+            found.update(table)
+        found.update(partition.topic for partition in self.in_flight)
+        return found
+
+    def partitions_of(self, topic: str) -> list[TopicPartition]:
+        """As `partitions`, of one topic, in order."""
+        found = {index for table in (self.committed, *self.pending.values()) for index in table.get(topic, ())}
+        if self.in_flight:
+            found.update(partition for name, partition in self.in_flight if name == topic)
+        return [TopicPartition(topic, index) for index in sorted(found)]
 
     def partitions(self) -> set[TopicPartition]:
         """Every partition with an offset of whatever kind, also one that is still being written."""

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Mapping
 from functools import partial
 
-from headrace.coordination import Caller, Now
+from headrace.coordination import STORED_TEXT_BYTES_MAX, Caller, Now, is_storable
 from headrace.errors import ErrorCode
 from headrace.groups import answers
 from headrace.groups.config import GroupConfig
@@ -26,6 +26,7 @@ MEMBER_ID_REQUIRED_VERSION = 4
 SKIP_ASSIGNMENT_VERSION = 9
 LEAVE_SEVERAL_VERSION = 3
 REASON_SHOWN_MAX = 255
+MEMBER_ID_SUFFIX_BYTES = 37  # what a member's id has behind the name that it begins with
 
 
 class GroupMemberships:
@@ -40,6 +41,9 @@ class GroupMemberships:
     # --- join ---------------------------------------------------------------------------------------------------------
 
     def join(self, out: Outcome, caller: Caller, request: JoinGroupRequest, at: Now) -> None:
+        if not _is_storable(caller, request):
+            answers.join_error(out, caller, ErrorCode.INVALID_REQUEST, request.member_id)
+            return
         group = self._shards.groups.get(request.group_id)
         is_new_group = group is None
         if group is None:
@@ -379,6 +383,15 @@ def _protocols(request: JoinGroupRequest) -> Protocols:
     for protocol in request.protocols:
         by_name.setdefault(protocol.name, bytes(protocol.metadata))
     return tuple(by_name.items())
+
+
+def _is_storable(caller: Caller, request: JoinGroupRequest) -> bool:
+    """Whether the record of a group could hold this member: else no assignment could be stored while it is there."""
+    names = (request.protocol_type, *(protocol.name for protocol in request.protocols))
+    # Its id begins with one of these.
+    prefixes = (caller.client_id, request.group_instance_id)
+    room_bytes = STORED_TEXT_BYTES_MAX - MEMBER_ID_SUFFIX_BYTES
+    return all(map(is_storable, names)) and all(is_storable(prefix, room_bytes) for prefix in prefixes)
 
 
 def _because(reason: str | None) -> str:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from headrace.config import INT64_MAX, INT64_MIN
-from headrace.coordination import NO_PRODUCER_ID, Caller, Now
+from headrace.coordination import NO_PRODUCER_ID, Caller, Now, is_storable
 from headrace.errors import ErrorCode
 from headrace.groups.config import GroupConfig
 from headrace.groups.group_offsets import NO_EXPIRY, CommittedOffset
@@ -149,7 +149,10 @@ class OffsetChanges:
         if not 0 <= wanted.partition_index < count:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         error = group_error()
-        if error == ErrorCode.NONE and _java_length(wanted.committed_metadata) > self._config.offset_metadata_max_bytes:
+        metadata = wanted.committed_metadata
+        if error == ErrorCode.NONE and (
+            _java_length(metadata) > self._config.offset_metadata_max_bytes or not is_storable(metadata)
+        ):
             return ErrorCode.OFFSET_METADATA_TOO_LARGE
         return error
 
@@ -157,6 +160,8 @@ class OffsetChanges:
         generation = request.generation_id_or_member_epoch
         group = self._shards.groups.get(request.group_id)
         if group is None:
+            if not is_storable(request.group_id):
+                return ErrorCode.INVALID_GROUP_ID
             error = self._shards.error_for(request.group_id)
             if error != ErrorCode.NONE or generation < 0:
                 return error
@@ -165,7 +170,7 @@ class OffsetChanges:
         return _check_member(group, request.member_id, request.group_instance_id, generation, transactional=False)
 
     def _check_transactional(self, caller: Caller, request: TxnOffsetCommitRequest) -> ErrorCode:
-        if not request.group_id:
+        if not request.group_id or not is_storable(request.group_id):
             return ErrorCode.INVALID_GROUP_ID
         group = self._shards.groups.get(request.group_id)
         if group is None:
@@ -277,22 +282,6 @@ class OffsetChanges:
         """Whether the topic was deleted and made anew since; then nobody can want the offset any more."""
         topic_id = self._topics.topic_id(topic)
         return topic_id is not None and is_mismatched(offset.topic_id, topic_id)
-
-    def topics_deleted(self, out: Outcome, topics: dict[str, bytes]) -> None:
-        """Topics are gone: so are offsets in them, unless they are known to be of another topic of that name."""
-        for shard in self._shards.all():
-            for group in shard.groups.values():
-                gone = [
-                    partition
-                    for partition in group.offsets.partitions()
-                    if partition.topic in topics and not _of_another(group, partition, topics[partition.topic])
-                ]
-                self.write_tombstones(out, group, gone)
-
-
-def _of_another(group: Group, partition: TopicPartition, topic_id: bytes) -> bool:
-    offset = group.offsets.get(*partition)
-    return offset is not None and is_mismatched(offset.topic_id, topic_id)
 
 
 def is_mismatched(stored: bytes, asked: bytes) -> bool:

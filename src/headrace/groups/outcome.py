@@ -28,6 +28,7 @@ class TimerKind(Enum):
     JOIN = "join"
     SYNC = "sync"
     EXPIRY = "expiry"
+    DELETED_TOPICS = "deleted topics"
 
 
 @dataclass(slots=True)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Sequence
+from itertools import islice
+
 from headrace.coordination import Now, Timer
 from headrace.coordination.patterns import InvalidPatternError, Pattern
 from headrace.errors import ErrorCode
@@ -48,14 +51,22 @@ class Administration:
             topics=[TopicData(topic=topic, partitions=indexes) for topic, indexes in by_topic(partitions).items()],
         )
 
-    def list(self, request: ListTransactionsRequest, at: Now) -> ListTransactionsResponse:
+    def names(self) -> Sequence[str]:
+        """Every transactional id of which anything is recorded."""
+        return [name for shard in self._shards.all() for name, entry in shard.entries.items() if not entry.is_new]
+
+    def list(
+        self, request: ListTransactionsRequest, at: Now, matching: Container[str] | None = None
+    ) -> ListTransactionsResponse:
         shards = self._shards.all()
         if any(shard.loader is not None for shard in shards):
             return ListTransactionsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-        try:
-            pattern = Pattern(request.transactional_id_pattern) if request.transactional_id_pattern else None
-        except InvalidPatternError:
-            return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
+        if matching is None and request.transactional_id_pattern:
+            try:
+                found = Pattern(request.transactional_id_pattern).matching(self.names())
+                matching = {name for name in found if name is not None}
+            except InvalidPatternError:
+                return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
         states, producer_ids = set(request.state_filters), set(request.producer_id_filters)
 
         def open_ms(entry: TransactionEntry) -> int:
@@ -69,7 +80,7 @@ class Administration:
                 and (not states or now.state.title in states)
                 and (not producer_ids or now.producer_id in producer_ids)
                 and (request.duration_filter < 0 or open_ms(entry) > request.duration_filter)
-                and (pattern is None or pattern.matches(entry.transactional_id))
+                and (matching is None or entry.transactional_id in matching)
             )
 
         return ListTransactionsResponse(
@@ -95,7 +106,8 @@ class Administration:
         """Forget ids that nobody has used for long."""
         config = self._shards.config
         before_ms = at.wall_ms - config.id_expiration_ms
-        stale = [entry for entry in shard.entries.values() if not self._is_used(entry, before_ms)]
+        unused = (entry for entry in shard.entries.values() if not self._is_used(entry, before_ms))
+        stale = list(islice(unused, config.expiry_records_max + 1))
         for entry in stale[: config.expiry_records_max]:
             self._shards.remove(out, entry)
         if len(stale) > config.expiry_records_max:

@@ -30,8 +30,8 @@ class TransactionConfig:
     offsets_topic_partitions: int = 50
     # How long to wait before a marker, or the record after the last marker, is tried again.
     retry_backoff_ms: int = 100
-    # A pass over unused ids writes at most this many tombstones, so that no pass holds everyone up.
-    expiry_records_max: int = 10_000
+    # A pass over unused ids writes at most this many tombstones, so that no pass holds everyone up (some 60 ms).
+    expiry_records_max: int = 1_000
 
     @classmethod
     def from_values(cls, values: Mapping[str, ConfigValue]) -> TransactionConfig:

@@ -5,7 +5,7 @@ See `headrace.coordination.outcome` and `headrace.transactions.outcome` for the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 from headrace.cluster.topic_names import TRANSACTION_STATE
 from headrace.config import INT32_MAX
@@ -159,7 +159,14 @@ class TransactionCoordinator(Coordinator[Outcome, Shard]):
         out.reply(caller, self._administration.describe(request))
         return out
 
-    def list_transactions(self, caller: Caller, request: ListTransactionsRequest, at: Now) -> Outcome:
+    def transactional_ids(self) -> Sequence[str]:
+        """All that are known here: what `list_transactions` may match with the pattern of a request."""
+        return self._administration.names()
+
+    def list_transactions(
+        self, caller: Caller, request: ListTransactionsRequest, at: Now, matching: Container[str] | None = None
+    ) -> Outcome:
+        """`matching` are the ids that match the pattern of the request, for a caller who has found them out."""
         out = Outcome()
-        out.reply(caller, self._administration.list(request, at))
+        out.reply(caller, self._administration.list(request, at, matching))
         return out

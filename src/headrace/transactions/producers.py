@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headrace.coordination import Caller, Now
+from headrace.coordination import Caller, Now, is_storable
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from headrace.transactions import answers
@@ -58,7 +58,7 @@ class Producers:
             return ErrorCode.INVALID_REQUEST
         if request.transactional_id is None:
             return ErrorCode.NONE
-        if not request.transactional_id:
+        if not request.transactional_id or not is_storable(request.transactional_id):
             return ErrorCode.INVALID_REQUEST
         if not 0 < request.transaction_timeout_ms <= self._shards.config.max_timeout_ms:
             return ErrorCode.INVALID_TRANSACTION_TIMEOUT

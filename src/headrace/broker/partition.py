@@ -549,6 +549,7 @@ class Partition:
         """
         if before > self.log.start_offset:
             await self.turns.change_log(Log.delete_records, before)
+            self.check_leader()  # whoever leads no more is told nothing of the others
         if self._deletions is None:
             self._deletions = Deletions(self.low_watermark)
         return await self._deletions.wait(before, timeout_s)

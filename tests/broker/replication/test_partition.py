@@ -40,6 +40,7 @@ from headrace.cluster.image import PartitionImage
 from headrace.cluster.records import ConfigRecord, ResourceType
 from headrace.errors import (
     ErrorCode,
+    KafkaStorageError,
     NotEnoughReplicasError,
     NotLeaderOrFollowerError,
     OffsetNotAvailableError,
@@ -420,6 +421,29 @@ def test_a_deletion_is_over_when_every_live_replica_has_deleted() -> None:
         partition.lead(follows(4))
         with pytest.raises(NotLeaderOrFollowerError):
             await late
+
+    simulated(test)
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_a_deletion_whose_leader_leads_no_more_when_the_disk_is_done_ends_with_that(is_deleted: bool) -> None:
+    """Nobody would tell it of the other replicas: it would wait for all of its time."""
+
+    async def test(broker: Broker, partition: Partition, neighbours: Neighbours) -> None:
+        partition.lead(leads(3))
+        partition.append(raw.batch([b"x"]), acks=1)
+        for follower in (SECOND, THIRD):
+            partition.fetched(follower, 7, 1, 0)
+        deleting = asyncio.ensure_future(partition.delete_records(1, 10.0))
+        await asyncio.sleep(0)
+        assert partition.log.start_offset == 0, "the disk has not come to it yet"
+        if is_deleted:
+            partition.go_offline("the topic was deleted")
+        else:
+            partition.lead(follows(4))
+        async with asyncio.timeout(1.0):
+            with pytest.raises(KafkaStorageError if is_deleted else NotLeaderOrFollowerError):
+                await deleting
 
     simulated(test)
 

@@ -110,6 +110,8 @@ class Replicas:
         nameless = []
         lost = self._where_logs_may_be(missing_ids)
         unopened = self.directories.unopened
+        # Those of topics that were deleted since they were opened are gone, also where a topic has their name again.
+        logs = {key: found for key, found in logs.items() if self.directories.get(key) is found}
         for topic in image.topics.values():
             for index, state in enumerate(topic.partitions):
                 if self._node_id not in state.replicas:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable
 from dataclasses import replace
 from typing import cast
 
@@ -56,6 +56,7 @@ from headrace.protocol.messages.offset_for_leader_epoch import (
 )
 from headrace.runtime import DirectoryWriter
 from headrace.runtime.simulated import DiskFault, Host, Simulation, run_simulation
+from headrace.runtime.writer import Syncable
 
 
 def test_an_append_is_acknowledged_when_every_in_sync_replica_has_it() -> None:
@@ -342,6 +343,35 @@ def test_a_leader_whose_log_is_out_of_service_takes_nobody_out_of_the_in_sync_re
         neighbours.time_ms += 5000.0
         partition.check_in_sync()
         assert neighbours.proposals == []
+
+    simulated(test)
+
+
+def test_a_leader_whose_disk_takes_long_takes_nobody_out_who_has_more_than_it_has_there() -> None:
+    """With flush.messages followers are given what is not on its disk yet: they wait for it, and not it for them."""
+
+    async def test(broker: Broker, partition: Partition, neighbours: Neighbours) -> None:
+        partition.log.config = replace(partition.log.config, flush_messages=1)
+        partition.lead(leads(1))
+        asked: list[asyncio.Future[None]] = []
+
+        def never(files: Iterable[Syncable]) -> asyncio.Future[None]:
+            asked.append(asyncio.get_running_loop().create_future())
+            return asked[-1]
+
+        sync, partition.writer.sync = partition.writer.sync, never  # type: ignore[method-assign]
+        waiting = append(partition, b"one")
+        await asyncio.sleep(0.01)
+        for follower in (SECOND, THIRD):
+            partition.fetched(follower, 7, 1, 0)
+        neighbours.time_ms += 5000.0
+        partition.check_in_sync()
+        assert neighbours.proposals == []
+        assert (partition.high_watermark, waiting.done()) == (0, False)
+        partition.writer.sync = sync  # type: ignore[method-assign]
+        await partition.sync()
+        asked[0].set_result(None)
+        assert (await waiting).base_offset == 0
 
     simulated(test)
 

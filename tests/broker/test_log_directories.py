@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from collections import Counter
@@ -10,8 +11,9 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaError, Message, Producer
-from tests.waiting import eventually
+from tests.waiting import becomes, eventually
 
+from headrace.broker.replicas import MOVES_AT_ONCE
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.alter_replica_log_dirs import (
     AlterReplicaLogDir,
@@ -125,6 +127,40 @@ def test_a_log_moves_back_and_forth_under_load_and_loses_nothing(
             False
         ]
     assert failures == []
+
+
+def test_a_move_that_waits_for_others_is_given_up_at_once_for_another() -> None:
+    """Few logs are copied at a time, which may take hours: whoever wants another move need not wait for those."""
+
+    async def main(simulation: Simulation) -> None:
+        paths = ("/data/one", "/data/two", "/data/three")
+        served = SimulatedBroker(simulation, {"log.dirs": ",".join(paths)})
+        await served.start()
+        client = Client(simulation, "client")
+        await client.request(raw.create_topics_request({"t": 1, "u": 1}), raw.CREATE_TOPICS_VERSION)
+        assert served.broker is not None
+        inside = served.broker.replicas
+        for _ in range(MOVES_AT_ONCE):
+            await inside._moves_at_once.acquire()  # others are copied
+
+        async def move(path: str, topic: str) -> int:
+            answer = await client.request(move_request(path, topic, 0), ALTER_VERSION)
+            code: int = answer.results[0].partitions[0].error_code
+            return code
+
+        here = os.path.dirname(inside.get("t", 0).log.directory)
+        first, second = (path for path in paths if path != here)
+        for path in (first, second, here, first, second):
+            assert await move(path, "t") == ErrorCode.NONE
+        assert await move(first, "u") == ErrorCode.NONE
+        inside._moves_at_once.release()
+        await becomes(lambda: os.path.dirname(inside.get("t", 0).log.directory) == second)
+        await becomes(lambda: os.path.dirname(inside.get("u", 0).log.directory) == first)
+        await becomes(lambda: not inside._moving)
+        assert not inside.directories.moves
+        await served.stop()
+
+    run_simulation(main, 1, time_max_s=900.0)
 
 
 @pytest.mark.slow

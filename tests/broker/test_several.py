@@ -19,6 +19,7 @@ from headrace.errors import ErrorCode
 from headrace.protocol.messages.delete_topics import DeleteTopicsRequest
 from headrace.protocol.messages.describe_quorum import DescribeQuorumRequest, QuorumPartition, QuorumTopic
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
+from headrace.protocol.messages.unregister_broker import UnregisterBrokerRequest
 from headrace.runtime import real_runtime
 from headrace.runtime.simulated import Simulation
 
@@ -406,6 +407,30 @@ def test_a_broker_whose_session_is_over_leads_nothing_until_it_is_registered_aga
         # Nobody took its place meanwhile, so it goes on.
         assert broker.image.topics["t"].partitions[index].leader == leader
         assert await produce() == ErrorCode.NONE
+
+    run_several(main)
+
+
+def test_a_broker_that_is_registered_anew_comes_in_sync_also_where_nothing_is_written() -> None:
+    """Its leaders have to hear in which epoch it fetches, and of partitions without news a session says nothing."""
+
+    async def main(cluster: SeveralBrokers) -> None:
+        assert await create(cluster, 1, "t", partitions=3, replicas=3) == ErrorCode.NONE
+        other = cluster.other_than(cluster.controller_id())
+        broker = cluster.running(other)
+
+        def in_sync() -> bool:
+            return all(len(partition.isr) == 3 for partition in broker.image.topics["t"].partitions)
+
+        for number in range(3):
+            await cluster.until(lambda: "t" in broker.image.topics and in_sync())
+            await asyncio.sleep(2 * number)  # its fetches have nothing to tell for a while
+            epoch = broker.broker_epoch
+            request = UnregisterBrokerRequest(broker_id=other)
+            answer = await cluster.client(cluster.other_than(other)).request(request, 0)
+            assert answer.error_code == ErrorCode.NONE
+            await cluster.until(lambda: not in_sync() and broker.broker_epoch > epoch)  # noqa: B023 - waited for here
+        await cluster.until(in_sync)
 
     run_several(main)
 

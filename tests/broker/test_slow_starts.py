@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from headrace.broker import startup
 from headrace.broker.broker import Broker
 from headrace.broker.patience import StartGivenUpError
 from headrace.cluster.store import StoreUnavailableError
@@ -13,8 +14,10 @@ from headrace.cluster.store.node_formats import CONTROLLER
 from headrace.cluster.store.node_store import NodeStore
 from headrace.cluster.store.session import Delete, NodeMissingError
 from headrace.errors import DuplicateBrokerRegistrationError, ErrorCode, HeadraceError
+from headrace.log import Log
 from headrace.protocol.messages.broker_registration import BrokerRegistrationResponse
 from headrace.runtime.simulated import Simulation
+from headrace.topics import TopicPartition
 
 from .several import SeveralBrokers, SharingBroker, create, run_several
 
@@ -154,6 +157,49 @@ def test_a_registration_that_may_still_succeed_is_asked_for_again(
             assert len(refused) == 1
 
     run_several(main)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_broker_that_takes_long_to_open_its_logs_is_not_the_controller_meanwhile(
+    is_first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It answers nobody before they are open: others could not register, nor change anything, until then."""
+    slow, quick, last = 1, 2, 3
+    open_logs = startup.open_logs
+    is_opening, may_open = asyncio.Event(), asyncio.Event()
+
+    async def open_slowly(broker: Broker) -> dict[TopicPartition, Log]:
+        if broker.node_id == slow:
+            is_opening.set()
+            await may_open.wait()
+        return await open_logs(broker)
+
+    async def main(simulation: Simulation) -> None:
+        cluster = SeveralBrokers(simulation)
+        if not is_first:
+            await cluster.start()
+            await cluster.brokers[slow].stop()
+        monkeypatch.setattr(startup, "open_logs", open_slowly)
+        starting = asyncio.ensure_future(cluster.brokers[slow].start())
+        await is_opening.wait()
+        await asyncio.sleep(1.0)
+        if is_first:
+            await cluster.brokers[quick].start()
+            await cluster.brokers[last].start()
+        else:
+            # Whoever decides goes, and comes back.
+            for node_id in (quick, last):
+                await cluster.brokers[node_id].stop()
+                await cluster.brokers[node_id].start()
+        assert cluster.controller_id() in (quick, last)
+        assert await create(cluster, quick, "t", replicas=2) == ErrorCode.NONE
+        may_open.set()
+        await starting
+        await cluster.until(lambda: cluster.running(quick).image.is_active(slow))
+        for broker in cluster.brokers.values():
+            await broker.stop()
+
+    simulate(main)
 
 
 def test_a_number_that_another_broker_has_is_refused_after_that_time() -> None:

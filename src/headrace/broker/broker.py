@@ -300,6 +300,8 @@ class Broker:
             self.directories.on_offline = functools.partial(_tell, loop, self._directory_failed)
             self.directories.on_log_offline = functools.partial(_tell, loop, self._log_failed)
             logs = await startup.open_logs(self)
+            if self.membership is not None:
+                self.membership.stand()
             missing = startup.missing_directories(self, logs)
             registration = startup.registration(self, missing, logs)
             self.broker_epoch = await self._register(registration)
@@ -361,7 +363,7 @@ class Broker:
         self.is_start_given_up.set()
 
     async def _join(self, store: Store, patience: StorePatience) -> None:
-        """Become one of several brokers, and know who is the controller, if anyone is."""
+        """Become one of several brokers."""
         self.membership = ClusterMembership(self, store)
         self.metadata.ask_controller = self.membership.ask_controller
         # Until a proposal is answered for good, its leader has to know of every copy that was not.

@@ -6,7 +6,8 @@ By the time that one has its turn another broker may lead, or the same one in an
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, TypeAlias
 
 from headrace.errors import NotLeaderOrFollowerError
 from headrace.log import Appended, Checked, Log, Origin, Verification
@@ -14,6 +15,10 @@ from headrace.runtime import Buffer, DiskError
 
 if TYPE_CHECKING:
     from headrace.broker.partition import Partition
+
+
+#: A batch that is in the log: what came of it, or something to wait for, if other replicas are to have it.
+_InLog: TypeAlias = Appended | Awaitable[Appended]
 
 
 class LateAppend:
@@ -47,7 +52,16 @@ class LateAppend:
             raise NotLeaderOrFollowerError(f"{partition.key}: broker {partition.leadership.leader_id} leads it since")
         return self._log.append(records, epoch, origin, now_ms, verification, transaction_version, checked)
 
-    async def finish(self, submitted: asyncio.Future[Appended]) -> Appended:
+    def committed(self, writing: asyncio.Task[_InLog]) -> asyncio.Task[Appended]:
+        """The end of the wait for the log (`finish` or `sync`), and then for the other replicas.
+
+        The latter may take long, and nobody who waits until the log is not used has to wait for it.
+        """
+        waiting = asyncio.get_running_loop().create_task(_committed(writing))
+        waiting.add_done_callback(_note_error)
+        return waiting
+
+    async def finish(self, submitted: asyncio.Future[Appended]) -> _InLog:
         """Wait for the writer, and go on with what it did."""
         try:
             appended = await submitted
@@ -55,17 +69,17 @@ class LateAppend:
             raise self._partition.failed(error) from error
         if appended.sync_due or (appended.duplicate and self._log.durable_end <= appended.last_offset):
             return await self.sync(appended)
-        return await self._now_in_log(appended)
+        return self._now_in_log(appended)
 
-    async def sync(self, appended: Appended) -> Appended:
+    async def sync(self, appended: Appended) -> _InLog:
         """The topic wants records on the disk before they are acknowledged, or seen (`flush.messages`)."""
         partition = self._partition
         if not appended.duplicate:
             partition.append_watchers.on_append(self._nbytes)  # followers need not wait for our disk
         await partition.turns.sync_log(self._log)
-        return await self._now_in_log(appended)
+        return self._now_in_log(appended)
 
-    async def _now_in_log(self, appended: Appended) -> Appended:
+    def _now_in_log(self, appended: Appended) -> _InLog:
         partition = self._partition
         if (state := partition.state) is None and len(partition.leadership.replicas) <= 1:
             partition.appended_alone(appended, self._nbytes)
@@ -75,5 +89,15 @@ class LateAppend:
             if self._acks == -1:
                 raise NotLeaderOrFollowerError(f"{partition.key}: the leader epoch ended before this was committed")
             return appended
-        result = partition.replicate(state, appended, self._nbytes, self._acks, self._timeout_ms)
-        return result if isinstance(result, Appended) else await result
+        return partition.replicate(state, appended, self._nbytes, self._acks, self._timeout_ms)
+
+
+async def _committed(writing: asyncio.Task[_InLog]) -> Appended:
+    in_log = await asyncio.shield(writing)  # what was begun is finished
+    return in_log if isinstance(in_log, Appended) else await in_log
+
+
+def _note_error(waiting: asyncio.Task[Appended]) -> None:
+    """It is for those who wait, and it is no mistake when nobody does."""
+    if not waiting.cancelled():
+        waiting.exception()

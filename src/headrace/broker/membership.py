@@ -104,10 +104,16 @@ class ClusterMembership:
     # --- coming
 
     async def join(self, host: str, port: int, patience: StorePatience) -> None:
-        """Let others know of this broker, and stand for election whenever there is no controller."""
+        """Let others know of this broker."""
         self.member = StoreMember(self._broker.node_id, self.incarnation, host, port)
         what = f"broker {self.member.node_id} cannot register with the store"
         await patience.insist(what, lambda: self._store.register(self.member))
+
+    def stand(self) -> None:
+        """Stand for election whenever there is no controller, and know who is.
+
+        Not before the logs are open: that may take long, and meanwhile nobody who asks this broker is answered.
+        """
         self._start(self._contend())
 
     def _start(self, work: Any) -> None:

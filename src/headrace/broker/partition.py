@@ -335,11 +335,12 @@ class Partition:
             # Submitted now, not when somebody waits for it: appends keep the order in which they were asked for.
             try:
                 late = LateAppend(self, log, len(records), acks, epoch, timeout_ms)
-                return self.turns.begin(late.finish(self.writer.submit(late.append, *work)))
+                return late.committed(self.turns.begin(late.finish(self.writer.submit(late.append, *work))))
             except OverloadedError as error:
                 raise self.failed(error) from error
         if appended.sync_due or (appended.duplicate and log.durable_end <= appended.last_offset):
-            return self.turns.begin(LateAppend(self, log, len(records), acks, epoch, timeout_ms).sync(appended))
+            late = LateAppend(self, log, len(records), acks, epoch, timeout_ms)
+            return late.committed(self.turns.begin(late.sync(appended)))
         if self.state is None:
             self.appended_alone(appended, len(records))
             return appended
@@ -549,6 +550,7 @@ class Partition:
         """
         if before > self.log.start_offset:
             await self.turns.change_log(Log.delete_records, before)
+            self.check_leader()  # whoever leads no more is told nothing of the others
         if self._deletions is None:
             self._deletions = Deletions(self.low_watermark)
         return await self._deletions.wait(before, timeout_s)

@@ -63,6 +63,8 @@ class Replicas:
         self.on_lost: Callable[[], None] = _ignore
         self._is_open = False  # until `open_all`, which looks at every partition there is
         self._moving: dict[TopicPartition, asyncio.Task[None]] = {}
+        #: Those of them that have yet to begin, as others are copied.
+        self._unbegun: set[TopicPartition] = set()
         self._move_lock = asyncio.Lock()
         # A copy is read and written at the disk's full speed: a few at a time leave the disk threads to the clients.
         self._moves_at_once = asyncio.Semaphore(MOVES_AT_ONCE)
@@ -109,6 +111,8 @@ class Replicas:
         wanted = []
         lost = self._where_logs_may_be(missing_ids)
         unopened = self.directories.unopened
+        # Those of topics that were deleted since they were opened are gone, also where a topic has their name again.
+        logs = {key: found for key, found in logs.items() if self.directories.get(key) is found}
         for topic in image.topics.values():
             for index, state in enumerate(topic.partitions):
                 if self._node_id not in state.replicas:
@@ -322,7 +326,10 @@ class Replicas:
                 await self.change_directories(self.directories.cancel_move, partition.key)
                 earlier = self._moving.get(partition.key)
                 if earlier is not None:
+                    if partition.key in self._unbegun:
+                        earlier.cancel()  # else it would end when it has its turn
                     await asyncio.wait([earlier])
+                    partition = self.get(topic, index)  # meanwhile it may have become another topic's
                 if self.directories.directory_of(partition.log) == os.path.abspath(path):
                     return
                 move = await self.change_directories(self.directories.start_move, partition.key, path)
@@ -330,7 +337,12 @@ class Replicas:
                 raise KafkaStorageError(f"{partition.key} cannot be moved to {path}: {error}") from error
             task = asyncio.get_running_loop().create_task(self._finish_move(partition, move))
             self._moving[partition.key] = task
-            task.add_done_callback(lambda _: self._moving.pop(partition.key))
+            self._unbegun.add(partition.key)
+            task.add_done_callback(lambda _: self._move_ended(partition.key))
+
+    def _move_ended(self, key: TopicPartition) -> None:
+        del self._moving[key]
+        self._unbegun.discard(key)
 
     async def _finish_move(self, partition: Partition, move: Move) -> None:
         async def exchange() -> None:
@@ -349,6 +361,7 @@ class Replicas:
 
         try:
             async with self._moves_at_once:
+                self._unbegun.discard(partition.key)
                 while not move.caught_up:
                     await self._runtime.offload(move.step)
             await partition.turns.exchange(exchange)

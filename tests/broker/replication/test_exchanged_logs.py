@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from tests.broker import raw
@@ -121,6 +122,30 @@ def test_what_is_committed_while_the_log_is_moved_stays_so_in_the_copy(monkeypat
         await asyncio.gather(*broker.replicas._moving.values())
         assert partition.log.directory.startswith("/data/two")
         assert partition.high_watermark == 1
+
+    simulated(test, {"log.dirs": "/data/one,/data/two"})
+
+
+@pytest.mark.parametrize("is_synced", [False, True])
+def test_a_move_does_not_wait_until_other_replicas_have_what_is_in_the_log(is_synced: bool) -> None:
+    """Nobody can write meanwhile, and a follower that hangs is waited for until it counts as out of sync."""
+
+    async def test(broker: Broker, partition: Partition, neighbours: Neighbours) -> None:
+        if is_synced:
+            partition.log.config = replace(partition.log.config, flush_messages=1)
+        partition.lead(leads(1))
+        busy = partition.writer.sync((partition.log,))  # so that the writer's thread writes it
+        waiting = append(partition, b"one", timeout_ms=20_000)
+        await busy
+        await asyncio.sleep(1.0)
+        assert (partition.log.end_offset, waiting.done()) == (1, False)
+        await broker.replicas.move("t", 0, "/data/two")
+        await becomes(lambda: partition.log.directory.startswith("/data/two"), timeout_s=5.0)
+        partition.append(raw.batch([b"two"]), acks=1)
+        await becomes(lambda: partition.log.end_offset == 2)
+        for node_id in (SECOND, THIRD):
+            partition.fetched(node_id, 7, 2, 0)
+        assert (await waiting).base_offset == 0
 
     simulated(test, {"log.dirs": "/data/one,/data/two"})
 

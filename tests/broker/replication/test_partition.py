@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable
 from dataclasses import replace
 from typing import cast
 
@@ -40,6 +40,7 @@ from headrace.cluster.image import PartitionImage
 from headrace.cluster.records import ConfigRecord, ResourceType
 from headrace.errors import (
     ErrorCode,
+    KafkaStorageError,
     NotEnoughReplicasError,
     NotLeaderOrFollowerError,
     OffsetNotAvailableError,
@@ -55,6 +56,7 @@ from headrace.protocol.messages.offset_for_leader_epoch import (
 )
 from headrace.runtime import DirectoryWriter
 from headrace.runtime.simulated import DiskFault, Host, Simulation, run_simulation
+from headrace.runtime.writer import Syncable
 
 
 def test_an_append_is_acknowledged_when_every_in_sync_replica_has_it() -> None:
@@ -345,6 +347,35 @@ def test_a_leader_whose_log_is_out_of_service_takes_nobody_out_of_the_in_sync_re
     simulated(test)
 
 
+def test_a_leader_whose_disk_takes_long_takes_nobody_out_who_has_more_than_it_has_there() -> None:
+    """With flush.messages followers are given what is not on its disk yet: they wait for it, and not it for them."""
+
+    async def test(broker: Broker, partition: Partition, neighbours: Neighbours) -> None:
+        partition.log.config = replace(partition.log.config, flush_messages=1)
+        partition.lead(leads(1))
+        asked: list[asyncio.Future[None]] = []
+
+        def never(files: Iterable[Syncable]) -> asyncio.Future[None]:
+            asked.append(asyncio.get_running_loop().create_future())
+            return asked[-1]
+
+        sync, partition.writer.sync = partition.writer.sync, never  # type: ignore[method-assign]
+        waiting = append(partition, b"one")
+        await asyncio.sleep(0.01)
+        for follower in (SECOND, THIRD):
+            partition.fetched(follower, 7, 1, 0)
+        neighbours.time_ms += 5000.0
+        partition.check_in_sync()
+        assert neighbours.proposals == []
+        assert (partition.high_watermark, waiting.done()) == (0, False)
+        partition.writer.sync = sync  # type: ignore[method-assign]
+        await partition.sync()
+        asked[0].set_result(None)
+        assert (await waiting).base_offset == 0
+
+    simulated(test)
+
+
 def test_what_a_follower_had_not_synced_is_synced_when_it_leads() -> None:
     """Nothing more need be written for it to be committed: a coordinator waits for that before it serves."""
 
@@ -420,6 +451,29 @@ def test_a_deletion_is_over_when_every_live_replica_has_deleted() -> None:
         partition.lead(follows(4))
         with pytest.raises(NotLeaderOrFollowerError):
             await late
+
+    simulated(test)
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_a_deletion_whose_leader_leads_no_more_when_the_disk_is_done_ends_with_that(is_deleted: bool) -> None:
+    """Nobody would tell it of the other replicas: it would wait for all of its time."""
+
+    async def test(broker: Broker, partition: Partition, neighbours: Neighbours) -> None:
+        partition.lead(leads(3))
+        partition.append(raw.batch([b"x"]), acks=1)
+        for follower in (SECOND, THIRD):
+            partition.fetched(follower, 7, 1, 0)
+        deleting = asyncio.ensure_future(partition.delete_records(1, 10.0))
+        await asyncio.sleep(0)
+        assert partition.log.start_offset == 0, "the disk has not come to it yet"
+        if is_deleted:
+            partition.go_offline("the topic was deleted")
+        else:
+            partition.lead(follows(4))
+        async with asyncio.timeout(1.0):
+            with pytest.raises(KafkaStorageError if is_deleted else NotLeaderOrFollowerError):
+                await deleting
 
     simulated(test)
 

@@ -88,6 +88,8 @@ class ReplicaFetcher:
         self._pauses: dict[Key, _Pause] = {}
         self._paused: dict[Key, None] = {}
         self._session = FollowerSession(settings.setting("replica.fetch.max.bytes"))
+        #: The broker epoch in which everything in the session was named.
+        self._told_epoch = settings.broker_epoch
         self._failures = 0
         self._work = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -199,9 +201,15 @@ class ReplicaFetcher:
 
     async def _fetch(self) -> None:
         settings, session = self._settings, self._session
+        broker_epoch = settings.broker_epoch
+        if broker_epoch != self._told_epoch:
+            # This broker was registered anew. The leader takes nobody in of whom it has not heard in this epoch, and of
+            # partitions without news it would not: so all are named again.
+            session.failed()
+            self._told_epoch = broker_epoch
         topics, forgotten = session.build()
         request = FetchRequest(
-            replica_state=ReplicaState(replica_id=settings.node_id, replica_epoch=settings.broker_epoch),
+            replica_state=ReplicaState(replica_id=settings.node_id, replica_epoch=broker_epoch),
             max_wait_ms=settings.setting("replica.fetch.wait.max.ms"),
             min_bytes=settings.setting("replica.fetch.min.bytes"),
             max_bytes=settings.setting("replica.fetch.response.max.bytes"),

@@ -74,7 +74,8 @@ class FollowerProgress:
         return f"Progress({self.broker_id}, end {self.end_offset}, epoch {self.broker_epoch})"
 
     def is_caught_up(self, leader_end: int, now_ms: float, lag_time_max_ms: float) -> bool:
-        return self.end_offset == leader_end or now_ms - self.caught_up_ms <= lag_time_max_ms
+        # It may have more than the leader has on its disk.
+        return self.end_offset >= leader_end or now_ms - self.caught_up_ms <= lag_time_max_ms
 
 
 # What an answer means. Errors that are not here may pass: the same is asked again.

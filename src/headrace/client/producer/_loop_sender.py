@@ -121,6 +121,7 @@ class LoopSender(Sender):
         self.close()
         self.advance(SenderState.ENDING)
         self.core.abort(self.why_closed())
+        self.drained = self.taken
         self.tell_waiters()
         self.advance(SenderState.CLOSED if self.error is None else SenderState.FAILED)
 
@@ -134,13 +135,20 @@ class LoopSender(Sender):
         if self._unplaced:
             self._place_waiters()
         if self._room_waiters:
-            waiting, self._room_waiters = self._room_waiters, []
-            self.core.memory_is_short = False
-            for future in waiting:
-                set_done(future)
+            # Told in vain, they would ask for another turn, and the next one would tell them in vain.
+            if self.has_room:
+                for future in self._room_waiters:
+                    set_done(future)
+            self._room_waiters = [future for future in self._room_waiters if not future.done()]
+            self.core.memory_is_short = bool(self._room_waiters)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a quarter of `buffer.memory` is free."""
+        return self.used_bytes(self.core) <= self.settings.buffer_memory * 3 // 4
 
     def room(self) -> asyncio.Future[None]:
-        """Done when there may be room again."""
+        """Done when there is room again."""
         future: asyncio.Future[None] = self.client.loop.create_future()
         self.core.memory_is_short = True
         self._room_waiters.append(future)

@@ -62,10 +62,10 @@ class Producer(ProducerCalls):
 
     async def room(self) -> None:
         """Wait until a quarter of `buffer.memory` is free; `BufferExhaustedError` after `max.block.ms`."""
-        sender, enough = self._sender, self._settings.buffer_memory * 3 // 4
+        sender = self._sender
         try:
             async with asyncio.timeout(self._settings.max_block_ms / 1000):
-                while sender.used_bytes(sender.core) > enough:
+                while not sender.has_room:
                     await sender.room()
         except TimeoutError:
             raise BufferExhaustedError(

@@ -128,10 +128,12 @@ class Producer(ProducerCalls):
         finally:
             self._closed = True
             sender.end()
-            await sender.client.close()
-            self._setup.close()
-            if self._own_runtime:
-                await self._runtime.close()
+            try:
+                await sender.client.close()
+            finally:
+                self._setup.close()
+                if self._own_runtime:
+                    await self._runtime.close()
 
     async def __aenter__(self) -> Self:
         return self

@@ -472,3 +472,16 @@ def test_the_wait_for_room_ends_with_the_producer() -> None:
         await asyncio.wait_for(waiting, WAIT_S)
 
     asyncio.run(close_meanwhile())
+
+
+def test_the_wait_for_partitions_ends_with_the_producer() -> None:
+    async def close_meanwhile() -> None:
+        producer = aio.Producer(bootstrap_servers="127.0.0.1:1")
+        asking = asyncio.create_task(producer.partitions_for("t", 10 * WAIT_S))
+        await asyncio.sleep(0)
+        await producer.close()
+        for waiting in (asking, producer.partitions_for("t", 10 * WAIT_S)):
+            with pytest.raises(ClientClosedError):
+                await asyncio.wait_for(waiting, WAIT_S)
+
+    asyncio.run(close_meanwhile())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from headrace.client.cluster.drivers import AsyncClient
@@ -25,7 +26,7 @@ _AFTER_A_FAILURE_S = 60.0
 class LoopSender(Sender):
     """See the module. Everything here runs on the loop."""
 
-    __slots__ = ("_clock", "_opened", "_room_waiters", "_unplaced", "client")
+    __slots__ = ("_clock", "_opened", "_room_waiters", "_unplaced", "client", "on_end")
 
     core: ProducerCore
 
@@ -42,6 +43,8 @@ class LoopSender(Sender):
         self._unplaced: list[tuple[Any, asyncio.Future[None]]] = []
         """Deliveries that are waited for and have no batch yet."""
         self._room_waiters: list[asyncio.Future[None]] = []
+        self.on_end: list[Callable[[], object]] = []
+        """Called when this ends: for who waits for something else than records."""
 
     # --- records ------------------------------------------------------------------------------------------------------
 
@@ -124,6 +127,8 @@ class LoopSender(Sender):
         self.drained = self.taken
         self.tell_waiters()
         self.advance(SenderState.CLOSED if self.error is None else SenderState.FAILED)
+        for told in list(self.on_end):
+            told()
 
     # --- waiting ------------------------------------------------------------------------------------------------------
 

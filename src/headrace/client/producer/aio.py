@@ -90,8 +90,9 @@ class Producer(ProducerCalls):
         """The topic's partitions with their leaders; waits for its metadata up to `max.block.ms`."""
         check_record(topic, None, None)
         seconds = self._seconds(timeout)
-        client, arrived = self._sender.client, asyncio.Event()
-        wait = TopicWait(self._sender.core, topic)
+        sender, arrived = self._sender, asyncio.Event()
+        client = sender.client
+        wait = TopicWait(sender.open_core(), topic)
 
         def look(*_: Any) -> None:
             if wait.is_over:
@@ -99,6 +100,7 @@ class Producer(ProducerCalls):
 
         client.core.listeners.append(look)
         client.core.refusal_listeners.append(look)
+        sender.on_end.append(arrived.set)
         wait.ask()
         look()
         client.schedule()
@@ -110,6 +112,8 @@ class Producer(ProducerCalls):
         finally:
             client.core.listeners.remove(look)
             client.core.refusal_listeners.remove(look)
+            sender.on_end.remove(arrived.set)
+        sender.open_core()
         return wait.partitions(seconds)
 
     async def close(self, timeout: float | None = None) -> None:

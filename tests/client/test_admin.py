@@ -414,6 +414,22 @@ def test_a_closed_admin_says_so(address: str) -> None:
         admin.list_topics()
 
 
+def test_what_is_under_way_ends_when_an_asyncio_admin_is_closed() -> None:
+    """And does not ask on, of nobody, until its time is over."""
+
+    async def close_meanwhile() -> None:
+        settings = {"default.api.timeout.ms": 600_000, "request.timeout.ms": 300_000}
+        admin = headrace.aio.Admin({"bootstrap.servers": "127.0.0.1:1", **settings})
+        asking = [asyncio.create_task(admin.list_topics()), asyncio.create_task(admin.describe_groups(["g"]))]
+        await asyncio.sleep(0)
+        await admin.close()
+        for task in asking:
+            with pytest.raises(ClientClosedError):
+                await asyncio.wait_for(task, 60)
+
+    asyncio.run(close_meanwhile())
+
+
 def test_wrong_configuration_of_the_client_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"default\.api\.timeout\.ms"):
         Admin(bootstrap_servers="localhost:9092", default_api_timeout_ms="soon")

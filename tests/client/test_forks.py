@@ -10,12 +10,14 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from tests.waiting import eventually
 
 from headrace import Admin, Consumer, NewTopic, Producer
 from headrace.client.consumer.errors import ConsumerForkedError
+from headrace.client.errors import ClientClosedError
 from headrace.client.forks import ignore_forks, watch_forks
 from headrace.net.sasl.oauthbearer import Token, TokenSource
 from headrace.testing import broker
@@ -116,6 +118,44 @@ def test_a_token_is_fetched_in_a_child_while_the_parent_fetches_one() -> None:
     assert in_a_child(source.refresh) == ""
     may_end.set()
     thread.join()
+
+
+def test_a_child_does_not_wait_for_what_only_its_parent_learns() -> None:
+    """Nor is anybody called back there: that is the parent's to do."""
+    called = []
+    with (
+        broker() as kafka,
+        Producer(bootstrap_servers=kafka.address, linger_ms=600_000) as producer,
+        Producer(bootstrap_servers="127.0.0.1:1", max_block_ms=600_000) as alone,
+    ):
+        handles = []
+        for one in (producer, alone):
+            note = {"on_delivery": lambda *_: called.append(os.getpid())}
+            handles.append(one.send("t", b"one", **note))
+            handles.append(one.send_batch("t", [b"many"] * 10, **note))
+            handles.append(one.send_batch("t", [b"many"] * 10, timestamps=[None] * 10, **note))
+        for one, where in ((producer, "incomplete"), (alone, "held")):
+
+            def is_drained(one: Any = one, where: str = where) -> bool:
+                accumulator = one._core.accumulator
+                return getattr(accumulator, where) and not (accumulator.pending or accumulator.taken)
+
+            eventually(is_drained, where)
+
+        def wait() -> None:
+            for handle in handles:
+                assert handle.done()
+                with pytest.raises(ClientClosedError, match="before the fork"):
+                    handle.result()
+            assert not called
+            producer.send("t", b"from the child")
+            producer.flush(CHILD_S)
+
+        assert in_a_child(wait) == ""
+        producer.flush(CHILD_S)
+        alone.close(0)
+        assert [handle.exception() is None for handle in handles] == [True] * 3 + [False] * 3
+        assert called == [os.getpid()] * 6
 
 
 @pytest.mark.slow

@@ -107,6 +107,35 @@ def count_async(address: str, count: int) -> None:
     asyncio.run(main())
 
 
+def cancel_twice(address: str) -> None:
+    async def join_and_close(turns: int) -> None:
+        consumer = aio.Consumer(bootstrap_servers=address, group_id=f"cancelled-{turns}")
+        consumer.subscribe(["t"])
+        for _ in range(600):
+            await consumer.poll(0.1)
+            if consumer.assignment():
+                break
+        closing = asyncio.create_task(consumer.close())
+        for _ in range(2):
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            closing.cancel()
+        await asyncio.gather(closing, return_exceptions=True)
+        # What was cancelled is over when the loop has come round.
+        for _ in range(3):
+            await asyncio.sleep(0)
+
+    async def main() -> None:
+        await join_and_close(10)
+        before = held()
+        for turns in range(1, 10):
+            await join_and_close(turns)
+            assert asyncio.all_tasks() == {asyncio.current_task()}
+        assert_no_more_than(before)
+
+    asyncio.run(main())
+
+
 def alone(function: Callable[..., None], *arguments: object) -> None:
     """Run it in a new process, whose traceback is in the test's output when it fails."""
     process = multiprocessing.get_context("spawn").Process(target=function, args=arguments)
@@ -135,3 +164,7 @@ def test_asyncio_clients_leave_nothing_behind(address: str, count: int) -> None:
 @pytest.mark.parametrize("count", [10, pytest.param(100, marks=pytest.mark.slow)])
 def test_members_of_groups_leave_nothing_behind(address: str, count: int) -> None:
     alone(count_blocking, address, count, use_group)
+
+
+def test_a_consumer_whose_close_is_cancelled_twice_leaves_nothing_behind(address: str) -> None:
+    alone(cancel_twice, address)

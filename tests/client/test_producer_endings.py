@@ -15,7 +15,12 @@ from tests.waiting import eventually
 
 import headrace.testing
 from headrace import Consumer, Producer, aio, exactly_once
-from headrace.client.errors import ClientClosedError, TransactionStateError, TransactionTimeoutError
+from headrace.client.errors import (
+    BufferExhaustedError,
+    ClientClosedError,
+    TransactionStateError,
+    TransactionTimeoutError,
+)
 from headrace.client.producer._core import ProducerCore
 from headrace.client.producer._one_record import OneRecord
 from headrace.client.producer.delivery import OWNER
@@ -438,3 +443,45 @@ def test_an_asyncio_producer_without_acknowledgements_goes_on_by_itself(address:
             await asyncio.wait_for(producer.flush(), WAIT_S)
 
     asyncio.run(send())
+
+
+def test_an_asyncio_producer_that_is_waited_for_rests_until_there_is_room() -> None:
+    turns = []
+
+    async def fill_and_wait() -> None:
+        async with aio.Producer(bootstrap_servers="127.0.0.1:1", buffer_memory=10_000, max_block_ms=300) as producer:
+            for _ in range(9):
+                producer.send("t", bytes(1000))
+            producer._sender.client.hooks.append(lambda: turns.append(1) or 60.0)
+            with pytest.raises(BufferExhaustedError, match="stayed full"):
+                await producer.room()
+            await producer.close(0)
+
+    asyncio.run(fill_and_wait())
+    assert len(turns) < 100
+
+
+def test_the_wait_for_room_ends_with_the_producer() -> None:
+    async def close_meanwhile() -> None:
+        producer = aio.Producer(bootstrap_servers="127.0.0.1:1", buffer_memory=10_000)
+        for _ in range(9):
+            producer.send("t", bytes(1000))
+        waiting = asyncio.create_task(producer.room())
+        await asyncio.sleep(0)
+        await producer.close(0)
+        await asyncio.wait_for(waiting, WAIT_S)
+
+    asyncio.run(close_meanwhile())
+
+
+def test_the_wait_for_partitions_ends_with_the_producer() -> None:
+    async def close_meanwhile() -> None:
+        producer = aio.Producer(bootstrap_servers="127.0.0.1:1")
+        asking = asyncio.create_task(producer.partitions_for("t", 10 * WAIT_S))
+        await asyncio.sleep(0)
+        await producer.close()
+        for waiting in (asking, producer.partitions_for("t", 10 * WAIT_S)):
+            with pytest.raises(ClientClosedError):
+                await asyncio.wait_for(waiting, WAIT_S)
+
+    asyncio.run(close_meanwhile())

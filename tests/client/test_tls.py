@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 import ipaddress
 import ssl
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -64,14 +66,18 @@ def address(certificate: Path) -> Iterator[str]:
         yield proxy.address
 
 
-@pytest.fixture
-def config(address: str, certificate: Path) -> dict[str, Any]:
+def trusting(certificate: Path, address: str) -> dict[str, Any]:
     return {
         "bootstrap.servers": address,
         "security.protocol": "SSL",
         "ssl.truststore.type": "PEM",
         "ssl.truststore.location": str(certificate),
     }
+
+
+@pytest.fixture
+def config(address: str, certificate: Path) -> dict[str, Any]:
+    return trusting(certificate, address)
 
 
 READING = {"auto.offset.reset": "earliest", "group.id": "g"}
@@ -132,3 +138,33 @@ def test_the_asyncio_clients_name_it_too(config: dict[str, Any], tmp_path: Path)
                 await admin.within(1.5).list_topics()
 
     asyncio.run(main())
+
+
+def test_what_an_asyncio_producer_without_acknowledgements_has_flushed_has_gone_out(certificate: Path) -> None:
+    """All of it, to the socket: not only to the buffer below asyncio's TLS, which is lost with the producer."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    with FaultProxy(tls=context) as proxy, headrace.testing.broker(overrides=proxy.overrides) as kafka:
+        proxy.target = kafka.address
+        settings = trusting(certificate, proxy.address)
+        flushed = 0
+
+        async def send_until_nothing_goes_out() -> None:
+            nonlocal flushed
+            producer = aio.Producer({**settings, "acks": "0", "enable.idempotence": "false"})
+            await producer.send("unacknowledged", b"first")
+            proxy.pause()
+            with contextlib.suppress(TimeoutError):
+                for count in range(1, 10_000):
+                    flushed = count
+                    producer.send("unacknowledged", bytes(20_000))
+                    await producer.flush(0.5)
+            await producer.close(0)
+
+        asyncio.run(send_until_nothing_goes_out())
+        proxy.resume()
+        with Consumer(settings) as consumer:
+            deadline = time.monotonic() + 30
+            while (ends := list(consumer.end_offsets([("unacknowledged", 0)]).values())) < [flushed]:
+                assert time.monotonic() < deadline, (ends, flushed)
+                time.sleep(0.01)

@@ -105,6 +105,22 @@ def test_a_refusal_ends_the_calls_at_once_and_says_why(world: World, broker: Bro
     assert "ListGroups" not in names(world)
 
 
+def test_an_answer_that_a_mechanism_stumbles_over_ends_nothing_but_its_connection(world: World) -> None:
+    """Whoever moves the bytes (a producer's thread, a poll) goes on; the secret is not told."""
+
+    def stumbling() -> Exchange:
+        answer = yield b"who"
+        raise ValueError(f"the secret, and {answer!r}")
+
+    authenticate = authenticate_by("TEST", stumbling)
+    world.core.settings = replace(world.core.config, security=Security(authenticate=authenticate))
+    call = world.core.submit(ANY_NODE, ListGroupsRequest())
+    world.run_until(lambda: call.done)
+    assert isinstance(call.error, SaslAuthenticationFailedError)
+    assert "ValueError" in str(call.error)
+    assert "secret" not in str(call.error)
+
+
 def test_a_session_is_renewed_before_it_ends_and_requests_wait_for_that(world: World, broker: Broker) -> None:
     broker.lifetime_ms = LIFETIME_MS
     call = world.core.submit(ANY_NODE, ListGroupsRequest())

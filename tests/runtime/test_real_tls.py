@@ -107,3 +107,41 @@ def test_a_client_that_never_shakes_hands_is_thrown_out(certificate):
         await listener.wait_closed()
 
     asyncio.run(main())
+
+
+def test_what_was_written_before_a_pause_survives_an_abort(certificate):
+    """With a limit of 0 there is a pause as soon as the socket does not take all, whatever TLS has handed on."""
+
+    async def main():
+        network = real_runtime().network
+        peers = []
+
+        def accept():
+            peers.append(Recorder())
+            return peers[0]
+
+        listener = await network.listen(accept, "127.0.0.1", 0, ssl=server_context(certificate))
+        context = ssl.create_default_context(cafile=str(certificate))
+        port = listener.addresses[0][1]
+        transport, client = await network.connect(Recorder, "127.0.0.1", port, ssl=context, timeout_s=60)
+        transport.write(b"first")
+        [peer] = peers
+        await peer.until(lambda: peer.received == b"first")
+        peer.transport.pause_reading()
+        transport.set_write_buffer_limits(0)
+        written = len(b"first")
+        for _ in range(100_000):
+            transport.write(bytes(10_000))
+            await asyncio.sleep(0)
+            if client.events[-1] == "pause":
+                break
+            written += 10_000
+        assert client.events == ["made", "pause"]
+        assert transport.get_write_buffer_size() > 0
+        transport.abort()
+        peer.transport.resume_reading()
+        await peer.until(lambda: len(peer.received) >= written)
+        listener.close()
+        await listener.wait_closed()
+
+    asyncio.run(main())

@@ -19,6 +19,7 @@ from headrace.errors import (
     HeadraceError,
     KafkaError,
     NetworkError,
+    SaslAuthenticationFailedError,
     UnsupportedSaslMechanismError,
     UnsupportedVersionError,
     error_for,
@@ -334,6 +335,14 @@ class Connection:
             # It took the mechanism before. Apache Kafka answers so, of no mechanism at all, who comes again within a
             # second: a token that was about to expire made the session as short. A new connection has to be made.
             raise NetworkError(f"{self.node} does not renew a session that has just begun") from error
+        except HeadraceError:
+            raise
+        except Exception as error:
+            # Whatever a mechanism makes of what it was answered: it is this connection's failure, and nobody else's.
+            # (What it says may have the password in it.)
+            raise SaslAuthenticationFailedError(
+                f"the login at {self.node} failed: {type(error).__name__} in what was answered or configured"
+            ) from error
         self.send(Call(request, self.node.id, now + timeout_ms / 1000, timeout_ms), now)
 
     def overdue(self, now: float) -> Call | None:

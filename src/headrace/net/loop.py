@@ -16,8 +16,6 @@ from headrace.runtime import Runtime
 from headrace.runtime.errors import TransportError as RuntimeNetworkError
 
 _CLOSE_WAIT_S = 0.25
-_ANY_BYTE = 1
-"""Of nothing at all asyncio's TLS would say that it is too much."""
 _FOREVER = float("inf")
 
 
@@ -206,7 +204,7 @@ class LoopDriver(Generic[Core]):
             transport.writelines(parts)
             if connection.unanswered:
                 # No answer says that they have gone out: the transport does, when nothing is left in its buffer.
-                transport.set_write_buffer_limits(0 if connection.tls is None else _ANY_BYTE)
+                transport.set_write_buffer_limits(0)
 
     def close_connection(self, connection: Connection) -> None:
         transport: asyncio.Transport | None = connection.driver

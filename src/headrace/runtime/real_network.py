@@ -1,6 +1,7 @@
 """The real network: one port over all addresses, and errors that say what failed.
 
-The transports are asyncio's own, but for plain connections that a server accepts (`server_transport.py`).
+The transports are asyncio's own, but for plain connections that a server accepts (`server_transport.py`), and for TLS
+on those that are made (`client_tls.py`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import ssl as ssl_module
 from collections.abc import Callable
 from typing import Any
 
+from headrace.runtime.client_tls import Unread, begin_tls
 from headrace.runtime.errors import ConnectFailedError, ListenFailedError
 from headrace.runtime.interface import ProtocolT
 from headrace.runtime.rarely import Rarely
@@ -156,14 +158,16 @@ class RealNetwork:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(timeout_s):
-                transport, protocol = await loop.create_connection(
-                    protocol_factory,
-                    host,
-                    port,
-                    ssl=ssl,
-                    server_hostname=server_hostname if ssl is not None else None,
-                    happy_eyeballs_delay=_HAPPY_EYEBALLS_DELAY_S,
-                )
+                if ssl is None:
+                    transport, protocol = await loop.create_connection(
+                        protocol_factory, host, port, happy_eyeballs_delay=_HAPPY_EYEBALLS_DELAY_S
+                    )
+                else:
+                    below, _ = await loop.create_connection(
+                        Unread, host, port, happy_eyeballs_delay=_HAPPY_EYEBALLS_DELAY_S
+                    )
+                    protocol = protocol_factory()
+                    transport = await begin_tls(below, protocol, ssl, server_hostname)
         except TimeoutError as error:
             raise ConnectFailedError(f"connecting to {host}:{port} took over {timeout_s} s", host, port) from error
         except OSError as error:

@@ -95,10 +95,11 @@ class AsyncRunner:
         self._client = AsyncClient(ConnectionConfig.of(values), self._runtime)
         self._client.core.allow_auto_topic_creation = False
         self._closed = False
+        self._running: set[asyncio.Event] = set()
+        """What operations wait for that are under way."""
 
     async def run(self, operation: Callable[[Context], Flow[R]], timeout_ms: float) -> R:
-        if self._closed:
-            raise ClientClosedError("this Admin is closed; make a new one")
+        self._check_open()
         client = self._client
         changed = asyncio.Event()
         context = Context(client.core, timeout_ms, changed.set)
@@ -111,12 +112,24 @@ class AsyncRunner:
             except TimeoutError:
                 pass
             changed.clear()
+            # By another task, meanwhile: nobody answers any more, however often is asked.
+            self._check_open()
 
-        return await drive_async(operation(context), client.core.clock.monotonic, context, wait, _no_code)
+        self._running.add(changed)
+        try:
+            return await drive_async(operation(context), client.core.clock.monotonic, context, wait, _no_code)
+        finally:
+            self._running.discard(changed)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClientClosedError("this Admin is closed; make a new one")
 
     async def close(self) -> None:
         if not self._closed:
             self._closed = True
+            for changed in self._running:
+                changed.set()
             await self._client.close()
             if self._own_runtime:
                 await self._runtime.close()

@@ -234,14 +234,19 @@ class Consumer(ConsumerBase):
                     await self._drive(flow, limit)
         finally:
             self._closed = True
-            if self._heartbeat_task is not None:
-                self._heartbeat_task.cancel()
-                await asyncio.gather(self._heartbeat_task, return_exceptions=True)
-            if client is not None:
-                await client.close()
-            if self._own_runtime:
-                await self._runtime.close()
-            self._setup.close()
+            beating = self._heartbeat_task
+            try:
+                if beating is not None:
+                    beating.cancel()
+                # Before anything is waited for: should this be cancelled once more, nobody closes them any more.
+                if client is not None:
+                    await client.close()
+                if beating is not None:
+                    await asyncio.gather(beating, return_exceptions=True)
+            finally:
+                self._setup.close()
+                if self._own_runtime:
+                    await self._runtime.close()
 
     async def __aenter__(self) -> Consumer:
         return self

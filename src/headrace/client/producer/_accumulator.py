@@ -80,6 +80,8 @@ class Accumulator:
         self.pending: list[Delivery | Rows | ColumnRows] = []
         self.taking: AbstractContextManager[Any] = nullcontext()
         """Held while records are taken out of `pending`: a lock where several threads may do so."""
+        self.taken: list[Delivery | Rows | ColumnRows] = []
+        """What a drain has taken out, and is at: a child that is forked off meanwhile looks for it here."""
         self.queues: dict[tuple[str, int], PartitionQueue] = {}
         self.active: dict[tuple[str, int], PartitionQueue] = {}
         """The queues that have batches waiting."""
@@ -114,8 +116,14 @@ class Accumulator:
         # Appends by other threads only touch the end; only `compact` has to stay away.
         with self.taking:
             count = min(count, len(self.pending))
-            taken = self.pending[:count]
+            self.taken = taken = self.pending[:count]
             del self.pending[:count]
+        try:
+            self._take_all(taken, now, now_ms, created)
+        finally:
+            self.taken = []
+
+    def _take_all(self, taken: list[Delivery | Rows | ColumnRows], now: float, now_ms: int, created: float) -> None:
         kinds = set(map(type, taken))
         if kinds == {Delivery}:
             self._take_deliveries(cast("list[Delivery]", taken), now, now_ms, created)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from headrace.client.cluster.drivers import AsyncClient
@@ -25,7 +26,7 @@ _AFTER_A_FAILURE_S = 60.0
 class LoopSender(Sender):
     """See the module. Everything here runs on the loop."""
 
-    __slots__ = ("_clock", "_opened", "_room_waiters", "_unplaced", "client")
+    __slots__ = ("_clock", "_opened", "_room_waiters", "_unplaced", "client", "on_end")
 
     core: ProducerCore
 
@@ -42,6 +43,8 @@ class LoopSender(Sender):
         self._unplaced: list[tuple[Any, asyncio.Future[None]]] = []
         """Deliveries that are waited for and have no batch yet."""
         self._room_waiters: list[asyncio.Future[None]] = []
+        self.on_end: list[Callable[[], object]] = []
+        """Called when this ends: for who waits for something else than records."""
 
     # --- records ------------------------------------------------------------------------------------------------------
 
@@ -121,8 +124,11 @@ class LoopSender(Sender):
         self.close()
         self.advance(SenderState.ENDING)
         self.core.abort(self.why_closed())
+        self.drained = self.taken
         self.tell_waiters()
         self.advance(SenderState.CLOSED if self.error is None else SenderState.FAILED)
+        for told in list(self.on_end):
+            told()
 
     # --- waiting ------------------------------------------------------------------------------------------------------
 
@@ -134,13 +140,20 @@ class LoopSender(Sender):
         if self._unplaced:
             self._place_waiters()
         if self._room_waiters:
-            waiting, self._room_waiters = self._room_waiters, []
-            self.core.memory_is_short = False
-            for future in waiting:
-                set_done(future)
+            # Told in vain, they would ask for another turn, and the next one would tell them in vain.
+            if self.has_room:
+                for future in self._room_waiters:
+                    set_done(future)
+            self._room_waiters = [future for future in self._room_waiters if not future.done()]
+            self.core.memory_is_short = bool(self._room_waiters)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a quarter of `buffer.memory` is free."""
+        return self.used_bytes(self.core) <= self.settings.buffer_memory * 3 // 4
 
     def room(self) -> asyncio.Future[None]:
-        """Done when there may be room again."""
+        """Done when there is room again."""
         future: asyncio.Future[None] = self.client.loop.create_future()
         self.core.memory_is_short = True
         self._room_waiters.append(future)

@@ -62,10 +62,10 @@ class Producer(ProducerCalls):
 
     async def room(self) -> None:
         """Wait until a quarter of `buffer.memory` is free; `BufferExhaustedError` after `max.block.ms`."""
-        sender, enough = self._sender, self._settings.buffer_memory * 3 // 4
+        sender = self._sender
         try:
             async with asyncio.timeout(self._settings.max_block_ms / 1000):
-                while sender.used_bytes(sender.core) > enough:
+                while not sender.has_room:
                     await sender.room()
         except TimeoutError:
             raise BufferExhaustedError(
@@ -90,8 +90,9 @@ class Producer(ProducerCalls):
         """The topic's partitions with their leaders; waits for its metadata up to `max.block.ms`."""
         check_record(topic, None, None)
         seconds = self._seconds(timeout)
-        client, arrived = self._sender.client, asyncio.Event()
-        wait = TopicWait(self._sender.core, topic)
+        sender, arrived = self._sender, asyncio.Event()
+        client = sender.client
+        wait = TopicWait(sender.open_core(), topic)
 
         def look(*_: Any) -> None:
             if wait.is_over:
@@ -99,6 +100,7 @@ class Producer(ProducerCalls):
 
         client.core.listeners.append(look)
         client.core.refusal_listeners.append(look)
+        sender.on_end.append(arrived.set)
         wait.ask()
         look()
         client.schedule()
@@ -110,6 +112,8 @@ class Producer(ProducerCalls):
         finally:
             client.core.listeners.remove(look)
             client.core.refusal_listeners.remove(look)
+            sender.on_end.remove(arrived.set)
+        sender.open_core()
         return wait.partitions(seconds)
 
     async def close(self, timeout: float | None = None) -> None:
@@ -128,10 +132,12 @@ class Producer(ProducerCalls):
         finally:
             self._closed = True
             sender.end()
-            await sender.client.close()
-            self._setup.close()
-            if self._own_runtime:
-                await self._runtime.close()
+            try:
+                await sender.client.close()
+            finally:
+                self._setup.close()
+                if self._own_runtime:
+                    await self._runtime.close()
 
     async def __aenter__(self) -> Self:
         return self

@@ -15,6 +15,7 @@ from headrace.client.forks import watch_forks
 from headrace.client.producer._base import ProducerSetup, check_record
 from headrace.client.producer._calls import ProducerCalls
 from headrace.client.producer._core import ProducerCore
+from headrace.client.producer._forked import leave_to_parent
 from headrace.client.producer._sender import SenderState
 from headrace.client.producer._thread_sender import ThreadSender
 from headrace.client.producer._topic_wait import TopicWait
@@ -60,11 +61,13 @@ class Producer(ProducerCalls):
 
     def _after_fork(self) -> None:
         """In a child: the parent's thread and connections are not ours, nor is what it had pending."""
-        client = self._sender.client
+        parents = self._sender
         state = SenderState.CLOSED if self._closed else SenderState.NEW
         self._sender = ThreadSender(self._setup, self._clock, self, state)
-        if client is not None:
-            client.abandon()
+        if parents.client is not None:
+            parents.client.abandon()
+        if parents.core is not None:
+            leave_to_parent(parents.core.accumulator, parents.pid)
 
     def _own_sender(self) -> ThreadSender:
         """The sender of this process."""

@@ -6,7 +6,6 @@ As Kafka has it: no channel binding, and no normalisation of names and passwords
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import hmac
 import secrets
@@ -18,6 +17,7 @@ DIGESTS = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 ITERATIONS_MIN = 4096
 ITERATIONS_MAX = 1_000_000
 """More would let a server keep its clients busy for seconds; Kafka's own limit is 16,384."""
+_DIGITS_MAX = 20
 _NONCE_BYTES = 24
 _NO_CHANNEL_BINDING = "n,,"
 
@@ -75,14 +75,15 @@ def _nonce(fields: dict[str, str], own: str) -> str:
 def _bytes(fields: dict[str, str], name: str) -> bytes:
     try:
         return base64.b64decode(fields[name], validate=True)
-    except (KeyError, binascii.Error) as error:
+    except (KeyError, ValueError) as error:
         raise _malformed(f"its field {name} is missing or damaged") from error
 
 
 def _iterations(fields: dict[str, str]) -> int:
     text = fields.get("i", "")
-    if not text.isdecimal() or not ITERATIONS_MIN <= int(text) <= ITERATIONS_MAX:
-        raise _malformed(f"{text!r} iterations are not between {ITERATIONS_MIN} and {ITERATIONS_MAX}")
+    # Of thousands of digits Python makes no number.
+    if not text.isdecimal() or len(text) > _DIGITS_MAX or not ITERATIONS_MIN <= int(text) <= ITERATIONS_MAX:
+        raise _malformed(f"{text[:100]!r} iterations are not between {ITERATIONS_MIN} and {ITERATIONS_MAX}")
     return int(text)
 
 

@@ -227,11 +227,10 @@ class LogDirectories:
                 replicas.append(LogInfo(partition, future.size_bytes, lag, True))
             try:
                 total, free = self._disk.total_bytes(directory.path), self._disk.free_bytes(directory.path)
+                described.append(DirectoryInfo(directory.path, None, total, free, replicas))
             except DiskError as error:
                 self._go_offline(directory, error)
                 described.append(DirectoryInfo(directory.path, str(error), -1, -1, []))
-                continue
-            described.append(DirectoryInfo(directory.path, None, total, free, replicas))
         return described
 
     def _online(self) -> list[Directory]:

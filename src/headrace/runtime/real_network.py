@@ -167,7 +167,7 @@ class RealNetwork:
                         Unread, host, port, happy_eyeballs_delay=_HAPPY_EYEBALLS_DELAY_S
                     )
                     protocol = protocol_factory()
-                    transport = await begin_tls(below, protocol, ssl, server_hostname)
+                    transport = await begin_tls(below, protocol, ssl, server_hostname or host)
         except TimeoutError as error:
             raise ConnectFailedError(f"connecting to {host}:{port} took over {timeout_s} s", host, port) from error
         except OSError as error:

@@ -99,7 +99,7 @@ class World:
         return None if leader is None else SimpleNamespace(leader=leader)
 
     def send(self, producer_id: int, *partitions: TopicPartition) -> None:
-        request = MarkerRequest(f"id-{producer_id}", producer_id, 0, 7, True, 2, partitions, producer_id)
+        request = MarkerRequest(f"id-{producer_id}", producer_id, 0, 7, True, 2, partitions, producer_id, 0)
         self.markers.send(request, list(partitions))
 
     async def verify(self, name: str, node_id: int = 2) -> dict[TopicPartition, ErrorCode]:

@@ -147,7 +147,7 @@ class Conversation:
         name = TopicPartition(marker["topics"][0]["name"], marker["topics"][0]["partition_indexes"][0])
         if name.partition < self.driver.topics.known[name.topic]:
             who = ("", marker["producer_id"], marker["producer_epoch"], marker["coordinator_epoch"])
-            request = MarkerRequest(*who, marker["transaction_result"], 0, (name,), 1)
+            request = MarkerRequest(*who, marker["transaction_result"], 0, (name,), 1, 0)
             self.driver.partition(name).mark(request)
         return []
 

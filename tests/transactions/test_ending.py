@@ -26,7 +26,9 @@ def test_the_outcome_is_recorded_then_marked_then_recorded_as_done(commit: bool)
     outcome = "Commit" if commit else "Abort"
     assert clients.state() == f"Prepare{outcome}"
     (request,) = clients.held_markers
-    assert request == MarkerRequest(ID, 1_000, 0, 0, commit, 0, (A0, A1, B0), request.attempt)
+    assert request == MarkerRequest(
+        *(ID, 1_000, 0, 0, commit, 0, (A0, A1, B0)), request.attempt, clients.coordinator.partition_of(ID)
+    )
     clients.release_markers()
     assert clients.state() == f"Prepare{outcome}"  # the last record is not written yet
     clients.release()

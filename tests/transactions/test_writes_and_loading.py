@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from base64 import b64decode
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from headrace.errors import ErrorCode
 from headrace.protocol.stored.transaction_state import decode_record
 from headrace.records import read_records, split
-from headrace.transactions import StoredRecord, TransactionState
+from headrace.transactions import StoredRecord, TransactionConfig, TransactionState
 from headrace.transactions.records import snapshot_of, snapshot_record, tombstone
 
 from .clients import A0, A1, B0, ID, Clients
@@ -276,3 +277,16 @@ def test_the_records_of_a_transaction_are_those_of_a_real_broker() -> None:
         (1_000, 1_000, -1, 0)
     }
     assert [len(s.partitions) for s in found] == [0, 2, 2, 0]
+
+
+def test_a_transaction_that_is_open_when_the_topic_gets_more_partitions_is_ended_all_the_same() -> None:
+    """It is in another partition than its id belongs to by then. Else its readers would wait for good."""
+    clients = Clients(TransactionConfig(state_topic_partitions=1))
+    clients.add(clients.started(), A0, A1)
+    clients.config = replace(clients.config, state_topic_partitions=8)
+    assert clients.new_coordinator().partition_of(ID) != 0
+    clients.refusals[A1] = [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    clients.restart()
+    clients.advance(80_000)
+    assert {(partition, commit) for partition, _, _, commit in clients.markers} == {(A0, False), (A1, False)}
+    assert clients.coordinator.snapshots(0)[ID].state is TransactionState.COMPLETE_ABORT

@@ -200,7 +200,7 @@ class TransactionService(CoordinatorDriver[Outcome, Shard]):
 
     def _is_current(self, request: MarkerRequest) -> bool:
         """Whether the coordinator that wants these markers still is one."""
-        led = self._led.get(self.coordinator.partition_of(request.transactional_id))
+        led = self._led.get(request.state_partition)
         return led is not None and led.leader_epoch == request.coordinator_epoch
 
     async def write_markers(

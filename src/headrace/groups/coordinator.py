@@ -54,6 +54,11 @@ class GroupCoordinator(Coordinator[Outcome, Shard]):
         """All that are served, whatever their state."""
         return self._shards.groups.values()
 
+    def partition_keeping(self, group_id: str) -> int:
+        """The partition in which the group is recorded, or will be: see `Shards.add` for when it is not its own."""
+        group = self._shards.groups.get(group_id)
+        return self.partition_of(group_id) if group is None else group.partition
+
     # --- partitions come and go ---------------------------------------------------------------------------------------
 
     def _serve(self, out: Outcome, shard: Shard, at: Now) -> None:

@@ -117,7 +117,7 @@ class TransactionCoordinator(Coordinator[Outcome, Shard]):
         elif timer.kind is TimerKind.EXPIRY:
             self._administration.expire(out, shard, at)
         else:
-            self._endings.on_markers_timer(out, timer.name, at)
+            self._endings.on_markers_timer(out, shard, timer.name, at)
         return out
 
     # --- transactions -------------------------------------------------------------------------------------------------

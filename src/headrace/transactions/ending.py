@@ -153,7 +153,8 @@ class Endings:
     def markers_written(
         self, out: Outcome, request: MarkerRequest, errors: Mapping[TopicPartition, ErrorCode], at: Now
     ) -> None:
-        entry = self._shards.find(request.transactional_id)
+        shard = self._shards.get(request.state_partition)
+        entry = None if shard is None else shard.entries.get(request.transactional_id)
         if entry is None or entry.attempt != request.attempt:
             return  # of an earlier life of this coordinator
         for partition, error in errors.items():
@@ -197,8 +198,8 @@ class Endings:
         entry.retries += 1
         out.arm(entry.timer, at.monotonic_ms + backoff_ms)
 
-    def on_markers_timer(self, out: Outcome, transactional_id: str, at: Now) -> None:
-        entry = self._shards.find(transactional_id)
+    def on_markers_timer(self, out: Outcome, shard: Shard, transactional_id: str, at: Now) -> None:
+        entry = shard.entries.get(transactional_id)
         if entry is None or not entry.current.state.is_prepared or entry.attempt or entry.is_changing:
             return  # a timer of an earlier life of this coordinator
         if entry.unmarked:

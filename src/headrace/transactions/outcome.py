@@ -26,7 +26,11 @@ class TimerKind(Enum):
 
 
 class MarkerRequest(NamedTuple):
-    """Ends a producer's transaction in these partitions. `attempt` tells one request from another."""
+    """Ends a producer's transaction in these partitions. `attempt` tells one request from another.
+
+    `state_partition` is where the transaction is recorded. If `__transaction_state` was given more partitions since,
+    that is not the one which the id belongs to.
+    """
 
     transactional_id: str
     producer_id: int
@@ -36,6 +40,7 @@ class MarkerRequest(NamedTuple):
     transaction_version: int
     partitions: tuple[TopicPartition, ...]
     attempt: int
+    state_partition: int
 
 
 @dataclass(slots=True)

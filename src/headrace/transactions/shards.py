@@ -185,5 +185,6 @@ class Shards(coordination.Shards[Shard]):
                 now.client_version,
                 tuple(sorted(entry.awaited)),
                 entry.attempt,
+                entry.shard.partition,
             )
         )

@@ -61,7 +61,7 @@ async def _join(
     guard they are refused then: nothing would ever end the transaction that they would begin. A guard that the end of
     the transaction before has made worthless says nothing of this one: the coordinator is asked again.
     """
-    key = TopicPartition(CONSUMER_OFFSETS, broker.groups.coordinator.partition_of(request.group_id))
+    key = TopicPartition(CONSUMER_OFFSETS, broker.groups.coordinator.partition_keeping(request.group_id))
     try:
         partition = broker.partition(*key)
     except HeadraceError:

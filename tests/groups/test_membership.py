@@ -207,30 +207,6 @@ def test_a_member_of_a_full_group_may_rejoin() -> None:
     assert {members.driver.wait(token).generation_id for token in tokens} == {2}
 
 
-@pytest.mark.parametrize("state", ["Stable", "CompletingRebalance", "PreparingRebalance"])
-def test_a_static_member_comes_back_to_a_full_group(state: str) -> None:
-    """It takes its own place. To be refused would be fatal to its consumer."""
-    members = Members.of(max_size=2)
-    instances = ["i1", "i2"]
-    tokens = [members.join(instance=instance) for instance in instances]
-    ids = [members.driver.wait(token).member_id for token in tokens]
-    if state != "CompletingRebalance":
-        members.sync(ids[1], 1, instance="i2")
-        members.synced(ids[0], 1, {ids[0]: b"a", ids[1]: b"b"}, instance="i1")
-    if state == "PreparingRebalance":
-        again = members.join(ids[0], instance="i1")  # the leader
-    assert members.state() == state
-    back = members.join(instance="i2")
-    if state == "CompletingRebalance":
-        again = members.join(ids[0], instance="i1")
-    assert members.driver.wait(back).error_code == NONE
-    if state != "Stable":
-        assert members.driver.wait(again).error_code == NONE
-    assert len(members.describe().members) == 2
-    assert members.joined(instance="i3").error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
-    assert members.joined().error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
-
-
 def test_a_group_that_is_loaded_above_the_limit_shrinks_as_it_rejoins() -> None:
     members = Members.of()
     ids, generation = members.stable(3)

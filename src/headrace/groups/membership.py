@@ -55,7 +55,7 @@ class GroupMemberships:
                 answers.join_error(out, caller, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, NO_MEMBER_ID)
                 return
             group = self._shards.create(request.group_id, at.wall_ms)
-        if not self._accepts(group, request):
+        if not self._accepts(group, request.member_id):
             answers.join_error(out, caller, ErrorCode.GROUP_MAX_SIZE_REACHED, NO_MEMBER_ID)
             member = group.members.get(request.member_id)
             if member is not None:
@@ -76,11 +76,8 @@ class GroupMemberships:
         if is_new_group and not out.effects:
             out.effects.append(one_record(new_group_record(group), nothing_written, partial(self._not_created, group)))
 
-    def _accepts(self, group: Group, request: JoinGroupRequest) -> bool:
-        member = group.members.get(request.member_id)
-        if request.member_id == NO_MEMBER_ID and request.group_instance_id is not None:
-            # A static member that comes back takes its own place, whatever its id is.
-            member = group.members.get(group.static_members.get(request.group_instance_id, NO_MEMBER_ID))
+    def _accepts(self, group: Group, member_id: str) -> bool:
+        member = group.members.get(member_id)
         if group.state is GroupState.PREPARING_REBALANCE:
             # Those who wait are counted, not all members: so a group above the limit shrinks as it rejoins.
             return (member is not None and member.join is not None) or group.joining < self._config.max_size

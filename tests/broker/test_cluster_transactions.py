@@ -10,14 +10,23 @@ from headrace.broker.peers import PeerConnection
 from headrace.cluster.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from headrace.errors import ErrorCode, NetworkError
 from headrace.protocol.api import ApiKey
+from headrace.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
+from headrace.protocol.messages.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreateTopicsRequest,
+)
+from headrace.protocol.messages.end_txn import EndTxnRequest
 from headrace.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
 from headrace.protocol.messages.write_txn_markers import WritableTxnMarker, WriteTxnMarkersRequest
 from headrace.topics import partition_for_group
 
+from . import raw
 from .cluster_transactions import SETTINGS, Outcome, play
+from .raw import AsyncRawClient
 from .several import SeveralBrokers, run_several
-from .sim import INIT_PRODUCER_ID_VERSION
+from .sim import INIT_PRODUCER_ID_VERSION, PORT
 
 
 @pytest.mark.slow
@@ -132,5 +141,57 @@ def test_a_marker_that_was_given_up_before_it_was_sent_never_is() -> None:
         assert other.pipeline.metrics[ApiKey.WRITE_TXN_MARKERS].count == 0
         await cluster.brokers[1].host.start(ask())
         assert other.pipeline.metrics[ApiKey.WRITE_TXN_MARKERS].count == 1
+
+    run_several(main, settings=SETTINGS)
+
+
+@pytest.mark.slow
+def test_many_large_transactions_that_end_at_once_come_to_their_end() -> None:
+    """Their markers do not all fit into what a broker takes in one request."""
+    topic, partitions, count, leader = "large", 100, 60, 1
+
+    async def main(cluster: SeveralBrokers) -> None:
+        placed = [CreatableReplicaAssignment(partition_index=index, broker_ids=[leader]) for index in range(partitions)]
+        wanted = CreatableTopic(name=topic, num_partitions=-1, replication_factor=-1, assignments=placed)
+        creation = CreateTopicsRequest(topics=[wanted], timeout_ms=20_000)
+        answer = await cluster.client(leader).request(creation, raw.CREATE_TOPICS_VERSION)
+        assert answer.topics[0].error_code == ErrorCode.NONE
+        names: list[str] = []
+        coordinator = 0
+        for number in range(10 * count):
+            found = await coordinator_of(cluster, leader, 1, f"id-{number}")
+            coordinator = coordinator or (0 if found == leader else found)
+            if found == coordinator and len(names) < count:
+                names.append(f"id-{number}")
+        client = cluster.client(coordinator)
+
+        async def begin(name: str) -> EndTxnRequest:
+            introduction = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=60_000)
+            while (producer := await client.request(introduction, INIT_PRODUCER_ID_VERSION)).error_code:
+                await asyncio.sleep(0.05)
+            addition = AddPartitionsToTxnRequest(
+                v3_and_below_transactional_id=name,
+                v3_and_below_producer_id=producer.producer_id,
+                v3_and_below_producer_epoch=producer.producer_epoch,
+                v3_and_below_topics=[AddPartitionsToTxnTopic(name=topic, partitions=list(range(partitions)))],
+            )
+            (added,) = (await client.request(addition, 3)).results_by_topic_v3_and_below
+            assert {one.partition_error_code for one in added.results_by_partition} == {ErrorCode.NONE}
+            return EndTxnRequest(
+                transactional_id=name,
+                producer_id=producer.producer_id,
+                producer_epoch=producer.producer_epoch,
+                committed=True,
+            )
+
+        async def end(request: EndTxnRequest) -> None:
+            connection = await AsyncRawClient.connect(client.host.runtime, f"broker-{coordinator}", PORT)
+            assert (await connection.request(request, 3)).error_code == ErrorCode.NONE
+            connection.close()
+
+        ends = [await begin(name) for name in names]
+        await asyncio.gather(*map(end, ends))
+        logs = [cluster.running(leader).partition(topic, index).log for index in range(partitions)]
+        await cluster.until(lambda: {log.end_offset for log in logs} == {count})
 
     run_several(main, settings=SETTINGS)

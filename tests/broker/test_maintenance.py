@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
+from tests.waiting import becomes
 
 from headrace.broker.broker import Broker
 from headrace.broker.maintenance import Maintenance
@@ -18,6 +19,7 @@ from headrace.errors import KafkaStorageError
 from headrace.log import Appended, Log, checkpoints
 from headrace.log.directory import OFFSETS
 from headrace.protocol.messages.create_topics import CreatableTopic
+from headrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from headrace.runtime.simulated import DiskFault, SimulatedDisk, Simulation, run_simulation
 
 from . import raw
@@ -172,3 +174,29 @@ def test_what_was_written_down_for_a_cut_that_is_not_made_is_taken_back() -> Non
         assert written == [{partition.key: 2}, {partition.key: 1}, {partition.key: 2}]
 
     on_a_broker(test, {"log.dirs": "/data", "log.flush.offset.checkpoint.interval.ms": "10000"})
+
+
+def test_the_files_of_a_deleted_topic_keep_no_other_topic_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To remove thousands of them may take minutes; while others wait, so does all that comes later in the metadata."""
+    removed: list[str] = []
+    rmtree = SimulatedDisk.rmtree
+
+    def counted(disk: SimulatedDisk, path: str) -> None:
+        removed.append(path)
+        rmtree(disk, path)
+
+    monkeypatch.setattr(SimulatedDisk, "rmtree", counted)
+
+    async def test(broker: Broker) -> None:
+        await broker.metadata.create(CreatableTopic(name="t", num_partitions=20, replication_factor=1))
+        deletion = DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=1000)
+        await broker.metadata.change(lambda image: broker.controller.delete_topics(image, deletion, 6))
+        await asyncio.sleep(2.0)
+        tidying = asyncio.ensure_future(broker.maintenance._tidy())
+        await becomes(lambda: removed, every_s=0.0)
+        # As is done when a topic is made.
+        assert await broker.replicas.change_directories(removed.__len__) < 20
+        await tidying
+        assert len(removed) == 20
+
+    on_a_broker(test, {"log.segment.delete.delay.ms": "1000"})

@@ -9,14 +9,18 @@ from typing import Any
 
 import pytest
 
+from headrace.broker.element_bound import ELEMENTS_ALWAYS
 from headrace.broker.marker_queues import MarkerQueues
 from headrace.broker.peers import PeerConnection
 from headrace.broker.verification_queues import VerificationQueues
 from headrace.cluster.records import NO_LEADER
 from headrace.cluster.topic_names import TRANSACTION_STATE
 from headrace.errors import ErrorCode, NetworkError
+from headrace.protocol.codec import encode
+from headrace.protocol.codegen import decoder
 from headrace.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnResult,
     AddPartitionsToTxnTopicResult,
@@ -25,10 +29,11 @@ from headrace.protocol.messages.write_txn_markers import (
     WritableTxnMarkerPartitionResult,
     WritableTxnMarkerResult,
     WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
 from headrace.topics import TopicPartition
-from headrace.transactions import MarkerRequest, between_brokers
+from headrace.transactions import ADD_VERSION, MarkerRequest, between_brokers
 
 from .coordinators import turns
 
@@ -270,6 +275,65 @@ def test_questions_go_together_and_are_given_up_when_another_coordinates() -> No
         world.leaders = {state: 3}
         world.questions.retry_now()
         assert await asyncio.gather(*others) == [{A: ErrorCode.NETWORK_EXCEPTION}] * 3
+
+    on_a_world(test)
+
+
+def test_no_request_has_more_than_a_broker_takes() -> None:
+    """It would be refused for its size, and so would the next: no transaction would ever come to its end."""
+    many = [TopicPartition("t", index) for index in range(200)]
+
+    async def test(world: World) -> None:
+        world.leaders = dict.fromkeys(many, 2)
+        for producer_id in range(100):
+            world.send(producer_id, *many)
+        await turns()
+        ended: list[int] = []
+        while len(world.peers.asked) > len(ended):
+            request = world.peers.asked[-1][2]
+            version = WriteTxnMarkersRequest.SCHEMA.versions.high
+            decoder(WriteTxnMarkersRequest, version)(encode(request, version), 0, ELEMENTS_ALWAYS)
+            ended.append(len(request.markers))
+            world.peers.answer_markers(-1)
+            await turns()
+        assert sum(ended) == 100
+        assert max(ended) > 1
+        assert [producer_id for producer_id, _ in world.told] == list(range(100))
+        # One that is larger goes alone: there are as many partitions at least, and so many more are taken.
+        world.leaders = dict.fromkeys((TopicPartition("t", index) for index in range(5000)), 2)
+        for producer_id in (1000, 1001):
+            world.send(producer_id, *world.leaders)
+        await turns()
+        assert [marker.producer_id for marker in world.peers.asked[-1][2].markers] == [1000]
+        world.peers.answer_markers(-1)
+        await turns()
+        assert [marker.producer_id for marker in world.peers.asked[-1][2].markers] == [1001]
+        world.peers.answer_markers(-1)
+
+    on_a_world(test)
+
+
+def test_no_request_asks_about_more_than_a_broker_takes() -> None:
+    many = [TopicPartition("t", index) for index in range(200)]
+
+    async def test(world: World) -> None:
+        state = TopicPartition(TRANSACTION_STATE, 0)
+        world.leaders = {state: 2}
+        asking = []
+        for number in range(100):
+            transaction = between_brokers(f"id-{number}", 1, 0, many, verify_only=True).transactions[0]
+            asking.append(asyncio.ensure_future(world.questions.ask(2, 0, transaction)))
+        await turns()
+        asked = 0
+        while asked < 100:
+            request, answer = world.peers.asked[-1][2:]
+            decoder(AddPartitionsToTxnRequest, ADD_VERSION)(encode(request, ADD_VERSION), 0, ELEMENTS_ALWAYS)
+            asked += len(request.transactions)
+            answer.set_result(AddPartitionsToTxnResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
+            await turns()
+        assert 100 > len(world.peers.asked) > 1
+        refused = dict.fromkeys(many, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        assert await asyncio.gather(*asking) == [refused] * 100
 
     on_a_world(test)
 

@@ -198,10 +198,15 @@ class Maintenance:
 
     async def _tidy(self) -> None:
         """Remove what was deleted some time ago, and keep the metadata log short."""
-        now_ms = self._broker.runtime.clock.now_ms()
-        removal = self._broker.replicas.change_directories(self._broker.directories.clean_up, now_ms)
-        await self._tried("removal of deleted logs", removal)
+        await self._tried("removal of deleted logs", self._remove_deleted())
         await self._tried("snapshot of the metadata", self._broker.metadata.take_snapshot_if_due())
+
+    async def _remove_deleted(self) -> None:
+        """One after the other, as thousands of files may take minutes: what the metadata says of logs comes between."""
+        replicas, clean_up = self._broker.replicas, self._broker.directories.clean_up
+        now_ms = self._broker.runtime.clock.now_ms()
+        while await replicas.change_directories(clean_up, now_ms, 1):
+            pass
 
     def _forget_absent(self) -> None:
         """What failed with a log that is not here any more has come to its end."""

@@ -95,6 +95,9 @@ class MarkerQueues(PeerQueues[_Markers]):
     def _key(self, item: _Markers) -> object:
         return item.request.producer_id
 
+    def _elements(self, item: _Markers) -> int:
+        return 1 + len(item.waiting) + len({partition.topic for partition in item.waiting})
+
     def _give_up(self, item: _Markers) -> None:
         self._tell(item, list(item.waiting), ErrorCode.NETWORK_EXCEPTION)
 

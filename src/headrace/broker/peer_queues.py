@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Generic, TypeVar
 
+from headrace.broker.element_bound import ELEMENTS_ALWAYS
 from headrace.errors import HeadraceError
 
 log = logging.getLogger("headrace.broker.coordinator")
@@ -50,6 +51,10 @@ class PeerQueues(ABC, Generic[ItemT]):
     @abstractmethod
     def _key(self, item: ItemT) -> object:
         """What an answer tells items by: a request has one of each."""
+
+    @abstractmethod
+    def _elements(self, item: ItemT) -> int:
+        """How many elements of arrays it is in a request: another broker takes only so many (`element_bound`)."""
 
     # --- queues
 
@@ -88,11 +93,16 @@ class PeerQueues(ABC, Generic[ItemT]):
     def _take(self, node_id: int, queue: deque[ItemT]) -> list[ItemT]:
         taken: dict[object, ItemT] = {}
         later: list[ItemT] = []
+        elements = 0
         while queue and len(taken) < BATCH_MAX:
             item = queue.popleft()
             if self._key(item) in taken:
                 later.append(item)
             elif self._still_waits(node_id, item):
+                elements += self._elements(item)
+                if taken and elements > ELEMENTS_ALWAYS:
+                    queue.appendleft(item)
+                    break
                 taken[self._key(item)] = item
         queue.extendleft(reversed(later))
         return list(taken.values())

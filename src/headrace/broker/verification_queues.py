@@ -70,6 +70,10 @@ class VerificationQueues(PeerQueues[_Question]):
     def _key(self, item: _Question) -> object:
         return item.transaction.transactional_id
 
+    def _elements(self, item: _Question) -> int:
+        topics = item.transaction.topics
+        return 1 + len(topics) + sum(len(topic.partitions) for topic in topics)
+
     def _give_up(self, item: _Question) -> None:
         item.tell(dict.fromkeys(item.partitions, ErrorCode.NETWORK_EXCEPTION))
 

@@ -439,12 +439,12 @@ class LogDirectories:
 
     # ---- upkeep --------------------------------------------------------------------------------------------------
 
-    def clean_up(self, now_ms: int) -> int:
-        """Remove directories of deleted partitions whose delay is over; how many."""
+    def clean_up(self, now_ms: int, at_most: int | None = None) -> int:
+        """Remove directories of deleted partitions whose delay is over, so many of each log directory; how many."""
         count = 0
         for directory in self._online():
             try:
-                count += directory.clean_up(self._runtime, now_ms)
+                count += directory.clean_up(self._runtime, now_ms, at_most)
             except DiskError as error:
                 self._go_offline(directory, error)
         return count

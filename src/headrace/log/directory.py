@@ -12,6 +12,7 @@ import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final, NamedTuple
 
 from headrace.log import checkpoints
@@ -120,11 +121,11 @@ class Directory:
         runtime.disk.sync_dir(self.path)
         self.leaving.clear()
 
-    def clean_up(self, runtime: Runtime, now_ms: int) -> int:
+    def clean_up(self, runtime: Runtime, now_ms: int, at_most: int | None = None) -> int:
         """Remove what is due; how many that were. DiskError: the others are by the next one."""
         if self.leaving:
             self._rename_leaving(runtime)
-        due = [entry for entry in self.doomed if entry[0] <= now_ms]
+        due = list(islice((entry for entry in self.doomed if entry[0] <= now_ms), at_most))
         for entry in due:
             with contextlib.suppress(FileMissingError):
                 runtime.disk.rmtree(entry[1])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypeAlias
 
+from headrace.broker.element_bound import ELEMENTS_ALWAYS, ELEMENTS_PER_PARTITION
 from headrace.broker.replication.leader import LeaderState, Proposal, Sent, Term
 from headrace.error_codes import ErrorCode
 from headrace.protocol.messages.alter_partition import (
@@ -49,11 +50,11 @@ class IsrChanges:
         self._waiting[key] = _Asked(leader, proposal)
 
     def next_request(self, broker_id: int, broker_epoch: int) -> AlterPartitionRequest | None:
-        """Everything that waits, in one request; None while one is under way, or with nothing to ask."""
+        """What waits, as much as the controller takes in one request; None while one is under way, or with nothing to
+        ask."""
         if self._in_flight is not None:
             return None
-        asked = {key: one for key, one in self._waiting.items() if one.leader.pending is one.proposal}
-        self._waiting = {}
+        asked = self._next()
         if not asked:
             return None
         self._in_flight = asked
@@ -77,6 +78,21 @@ class IsrChanges:
                 )
             )
         return AlterPartitionRequest(broker_id=broker_id, broker_epoch=broker_epoch, topics=list(topics.values()))
+
+    def _next(self) -> dict[Key, _Asked]:
+        waiting, self._waiting = self._waiting, {}
+        asked: dict[Key, _Asked] = {}
+        beyond = 0
+        for key, one in waiting.items():
+            if one.leader.pending is not one.proposal:
+                continue
+            # A topic, its partition and the members, of which there may be more than are taken for each partition.
+            beyond += max(0, 2 + len(one.proposal.isr) - ELEMENTS_PER_PARTITION)
+            if beyond <= ELEMENTS_ALWAYS:
+                asked[key] = one
+            else:
+                self._waiting[key] = one
+        return asked
 
     def unanswered(self) -> None:
         """Nobody knows what became of the request: its proposals are asked again."""

@@ -408,9 +408,10 @@ class Log(AppendableLog):
         if not self.producers.producers:
             return
         try:
+            state = self._producers_at(offset, self.files.segments)
             if offset not in snapshots.offsets:
-                # A power loss has torn the one that was taken when the segment began.
-                snapshots.take(self._producers_at(offset, self.files.segments))
+                # That of when the segment began was torn by a power loss, which was found out now or before.
+                snapshots.take(state)
             snapshots.sync(offset)
         except CorruptBatchError:
             return  # what is deleted is damaged

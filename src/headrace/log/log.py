@@ -408,10 +408,9 @@ class Log(AppendableLog):
         if not self.producers.producers:
             return
         try:
-            state = self._producers_at(offset, self.files.segments)
-            if offset not in snapshots.offsets:
-                # That of when the segment began was torn by a power loss, which was found out now or before.
-                snapshots.take(state)
+            if not snapshots.is_whole(offset):
+                # That of when the segment began was torn by a power loss.
+                snapshots.take(self._producers_at(offset, self.files.segments))
             snapshots.sync(offset)
         except CorruptBatchError:
             return  # what is deleted is damaged

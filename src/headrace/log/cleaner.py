@@ -245,9 +245,9 @@ class Cleaner:
                 continue
             if candidate is None:
                 continue
-            if candidate.checkpoint_is_wrong:
+            if candidate.right_checkpoint is not None:
                 logger.info("%s: compaction begins again at offset %d", log.partition, candidate.first_dirty_offset)
-                wrong.add(self._note_offset(candidate, candidate.first_dirty_offset))
+                wrong.add(self._note_offset(candidate, candidate.right_checkpoint))
             self._cuts_known[log.partition] = candidate.cut_count
             candidates.append(candidate)
         self.metrics.dirtiest_ratio = max((candidate.ratio for candidate in candidates), default=0.0)

@@ -27,8 +27,8 @@ class Candidate:
     overdue_ms: int
     """By how much `max.compaction.lag.ms` is exceeded; 0 when it is not."""
     cut_count: int
-    checkpoint_is_wrong: bool
-    """The checkpoint is out of the log's range, or behind an offset that the log was cut to."""
+    right_checkpoint: int | None
+    """What the checkpoint should say that is behind the log's end, or an offset that the log was cut to."""
 
     @property
     def ratio(self) -> float:
@@ -55,19 +55,19 @@ class Candidate:
         return all(id(segment) in present and not segment.active for segment in pending)
 
 
-def first_dirty_offset(view: View, checkpoint: int | None, cuts_known: int = 0) -> tuple[int, bool]:
-    """The first offset that was never compacted, and whether the checkpoint was wrong about it.
+def first_dirty_offset(view: View, checkpoint: int | None, cuts_known: int = 0) -> tuple[int, int | None]:
+    """The first offset that was never compacted, and what the checkpoint should say of it if it is wrong.
 
-    `cuts_known` is how often the log had been cut when the checkpoint was known to be right.
+    `cuts_known` is how often the log had been cut when the checkpoint was known to be right. That records were deleted
+    does not make it wrong: they may be there again after a crash, and a segment among them that is lost then must not
+    pass for compacted.
     """
-    start = view.start_offset
-    if checkpoint is None:
-        return start, False
-    if not start <= checkpoint <= view.end_offset:
-        return start, True
-    if view.cuts != cuts_known and view.cut_to < checkpoint:
-        return max(view.cut_to, start), True
-    return checkpoint, False
+    right = None
+    if checkpoint is not None and checkpoint > view.end_offset:
+        checkpoint = right = 0
+    elif checkpoint is not None and view.cuts != cuts_known and view.cut_to < checkpoint:
+        checkpoint = right = view.cut_to
+    return max(checkpoint or 0, view.start_offset), right
 
 
 def cleanable(log: Log, now_ms: int, checkpoint: int | None, cuts_known: int = 0) -> Candidate | None:
@@ -83,7 +83,7 @@ def cleanable(log: Log, now_ms: int, checkpoint: int | None, cuts_known: int = 0
     stable = log.last_stable_offset
     view = log.view
     segments, bases = view.segments, view.bases
-    first_dirty, is_wrong = first_dirty_offset(view, checkpoint, cuts_known)
+    first_dirty, right_checkpoint = first_dirty_offset(view, checkpoint, cuts_known)
     limit = min(stable, bases[-1])
     dirty_segments = [segments[at] for at in range(len(segments) - 1) if bases[at + 1] > first_dirty]
     if config.min_compaction_lag_ms > 0:
@@ -103,7 +103,7 @@ def cleanable(log: Log, now_ms: int, checkpoint: int | None, cuts_known: int = 0
         dirty_bytes=sum(segment.size for segment, end in zip(sources, ends) if end > first_dirty),
         overdue_ms=_overdue_ms(dirty_segments, now_ms, config.max_compaction_lag_ms),
         cut_count=view.cuts,
-        checkpoint_is_wrong=is_wrong,
+        right_checkpoint=right_checkpoint,
     )
 
 

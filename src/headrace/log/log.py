@@ -410,8 +410,8 @@ class Log(AppendableLog):
         if not self.producers.producers:
             return
         try:
-            if offset not in snapshots.offsets:
-                # A power loss has torn the one that was taken when the segment began.
+            if not snapshots.is_whole(offset):
+                # That of when the segment began was torn by a power loss.
                 snapshots.take(self._producers_at(offset, self.files.segments))
             snapshots.sync(offset)
         except CorruptBatchError:

@@ -41,7 +41,8 @@ def encode(producers: Iterable[ProducerEntry]) -> bytes:
     return struct.pack(">hI", _VERSION, crc32c(body)) + body
 
 
-def decode(data: bytes) -> list[ProducerEntry]:
+def check(data: bytes) -> None:
+    """Raise DamagedSnapshotError unless the bytes are a whole snapshot."""
     if len(data) < _HEAD.size:
         raise DamagedSnapshotError(f"{len(data)} bytes are too few for a snapshot")
     version, stored_crc, count = _HEAD.unpack_from(data)
@@ -51,6 +52,10 @@ def decode(data: bytes) -> list[ProducerEntry]:
         raise DamagedSnapshotError("its checksum does not match its bytes")
     if len(data) != _HEAD.size + count * _ENTRY.size:
         raise DamagedSnapshotError(f"{len(data)} bytes do not hold the {count} producers it names")
+
+
+def decode(data: bytes) -> list[ProducerEntry]:
+    check(data)
     producers = []
     for entry in _ENTRY.iter_unpack(memoryview(data)[_HEAD.size :]):
         producer_id, epoch, last_sequence, last_offset, delta, timestamp_ms, coordinator_epoch, first_offset = entry
@@ -98,6 +103,14 @@ class SnapshotFiles:
             file.sync()
         finally:
             file.close()
+
+    def is_whole(self, offset: int) -> bool:
+        """Whether there is one, and no power loss has torn it."""
+        try:
+            check(self._disk.read_file(self.path(offset)))
+        except (DamagedSnapshotError, FileMissingError):
+            return False
+        return True
 
     def read(self, offset: int) -> list[ProducerEntry]:
         """Raises DamagedSnapshotError, or FileMissingError."""

@@ -20,6 +20,7 @@ from headrace.client.errors import ClientClosedError
 from headrace.parallel import Consumers, ParallelConsumer
 from headrace.parallel.consumer_processes import ConsumerProcesses, serve_member
 from headrace.parallel.errors import ParallelError
+from headrace.parallel.metrics import Snapshot
 
 
 def ignore(record: Any) -> None: ...
@@ -125,17 +126,26 @@ def test_a_process_that_takes_anothers_place_while_all_end_ends_too(
         assert 1 in children.killed
 
 
-def test_a_process_that_cannot_start_its_consumer_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    def starting(plan: Any) -> None:
-        raise ClientClosedError("there is no topic orders.dead")
+@pytest.mark.parametrize("where", ["api._make_producer", "handling.Handling.prepare"])
+@pytest.mark.parametrize("kind", [ClientClosedError, FileNotFoundError, TimeoutError])
+def test_a_process_that_cannot_start_its_consumer_says_why(
+    monkeypatch: pytest.MonkeyPatch, where: str, kind: type[Exception]
+) -> None:
+    """Also where it is an error of the system, as of a deserializer that misses a file: not one of the connection."""
 
-    monkeypatch.setattr("headrace.parallel.api._make_producer", starting)
+    def starting(_: Any) -> None:
+        raise kind("there is no topic orders.dead")
+
+    monkeypatch.setattr(f"headrace.parallel.{where}", starting)
     monkeypatch.setattr(processes_module.signal, "signal", lambda number, handler: None)
     plan = ParallelConsumer(
         ignore, topics=["t"], group="g", model=Consumers(processes=True), bootstrap_servers="nowhere:1"
     ).plan
     ours, theirs = multiprocessing.Pipe()
     serve_member(theirs, plan, 0)
-    error = pickle.loads(ours.recv())
+    theirs.close()
+    while not isinstance(last := ours.recv(), bytes):
+        assert isinstance(last, Snapshot)
+    error = pickle.loads(last)
     assert isinstance(error, ParallelError)
     assert "there is no topic orders.dead" in str(error)

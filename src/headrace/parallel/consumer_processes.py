@@ -137,6 +137,19 @@ def serve_member(connection: Connection, plan: Any, number: int) -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: consumer.stop())
     try:
         consumer.start()
+        if _keep_parent_informed(connection, consumer, plan):
+            consumer.wait(0.0)
+    except Exception as error:  # noqa: BLE001 - told to the parent, which raises it where it is waited for
+        with contextlib.suppress(OSError):
+            connection.send(pickle.dumps(ParallelError(f"{type(error).__name__}: {error}")))
+
+
+def _keep_parent_informed(connection: Connection, consumer: Any, plan: Any) -> bool:
+    """Until the consumer has ended, by itself or because it was told to; whether the parent is there to hear how.
+
+    Nothing but the connection's own errors says that it is not: consuming may end in an `OSError` as well.
+    """
+    try:
         while not consumer.has_ended(0.0):
             if connection.poll(_TELL_EVERY_S):
                 connection.recv()
@@ -145,10 +158,9 @@ def serve_member(connection: Connection, plan: Any, number: int) -> None:
                 break
             connection.send(consumer.snapshot())
         connection.send(consumer.snapshot())
-        consumer.wait(0.0)
     except (EOFError, OSError):
-        # The parent is gone: nobody would replace this one, so end in order.
+        # Nobody would replace this one, so end in order.
         consumer.stop()
         consumer.has_ended(plan.times.drain_s + _GRACE_S)
-    except Exception as error:  # noqa: BLE001 - told to the parent, which raises it where it is waited for
-        connection.send(pickle.dumps(ParallelError(f"{type(error).__name__}: {error}")))
+        return False
+    return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import multiprocessing
 import os
 import pickle
@@ -124,6 +125,39 @@ def test_a_process_that_takes_anothers_place_while_all_end_ends_too(
         assert told(children.ends[1]) == ["stop"]
     else:
         assert 1 in children.killed
+
+
+def no_room(number: int) -> None:
+    raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+
+def test_without_room_for_another_process_all_end_and_say_why(
+    processes: tuple[ConsumerProcesses, Children],
+) -> None:
+    made, children = processes
+    ended: list[Any] = []
+    made._on_end = ended.append
+    made._start_one(1)
+    children.while_starting = no_room
+    children.ends.pop(0).close()
+    # The first is gone, so the second is told to stop, and goes too.
+    watching = threading.Thread(target=made._watch, daemon=True)
+    watching.start()
+    assert children.ends[0].recv() == "stop"
+    children.ends[0].close()
+    watching.join(DEADLINE_S)
+    assert isinstance(ended[0], ParallelError)
+    assert "Resource temporarily unavailable" in str(ended[0])
+
+
+def test_processes_of_which_one_cannot_be_started_are_not_left_alone(
+    processes: tuple[ConsumerProcesses, Children],
+) -> None:
+    made, children = processes
+    children.while_starting = no_room
+    with pytest.raises(BlockingIOError):
+        made.start()
+    assert children.killed == [0]
 
 
 @pytest.mark.parametrize("where", ["api._make_producer", "handling.Handling.prepare"])

@@ -46,16 +46,26 @@ class ConsumerProcesses:
                 f"the handler or the configuration cannot be sent to other processes ({error}): define it at the top "
                 "of a module, and give deserializers by name, as classes or as functions of a module"
             ) from error
-        for number in range(self._plan.workers):
-            self._start_one(number)
+        try:
+            for number in range(self._plan.workers):
+                self._start_one(number)
+        except OSError:
+            # Nobody would watch those that have begun.
+            self.kill()
+            raise
         self._thread.start()
 
     def _start_one(self, number: int) -> None:
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
         process = context.Process(target=serve_member, args=(theirs, self._plan, number), daemon=True)
-        process.start()
-        theirs.close()
+        try:
+            process.start()
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
         self._numbers[ours] = number
         self._children[ours] = process
         # Only now: who stops or kills sets the flag first and then looks at the children, so one of both notices.
@@ -110,7 +120,12 @@ class ConsumerProcesses:
             self.stop()
             return
         log.error("a consumer process ended with exit code %s; another takes its place", process.exitcode)
-        self._start_one(number)
+        try:
+            self._start_one(number)
+        except OSError as error:
+            # The machine has no room for another. Were it left at that, nobody would hear of the others' ends either.
+            self._error = ParallelError(f"no process can be started in the place of one that ended: {error}")
+            self.stop()
 
 
 def _tell_to_stop(connection: Connection) -> None:

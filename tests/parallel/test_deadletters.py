@@ -17,6 +17,8 @@ from tests.waiting import eventually
 
 from headrace import Producer
 from headrace.cli.app import run
+from headrace.client.ranges import RangeReader
+from headrace.errors import InvalidTopicError
 from headrace.parallel import Counters, ParallelConsumer, PartitionState, Reject, Retry, Snapshot
 from headrace.parallel.deadletters import DeadLetters
 from headrace.parallel.view import LiveView, MetricsPage, lines
@@ -147,6 +149,27 @@ def test_what_was_put_back_is_remembered_in_the_middle_too(address: str, letters
     with DeadLetters(config(address), f"{letters}.dead") as dead:
         assert [letter.record.offset for letter in dead.letters()] == [0, 2]
         assert [letter.is_redriven for letter in dead.letters(include_redriven=True)] == [False, True, False]
+
+
+def test_what_was_put_back_is_remembered_where_another_letter_was_refused(
+    address: str, letters: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain_send, told = DeadLetters._send, []
+
+    def send(self: DeadLetters, producer: Producer, letter: Any, topic: str) -> Any:
+        return plain_send(self, producer, letter, "not/a/topic" if letter.record.offset == 1 else topic)
+
+    with DeadLetters(config(address), f"{letters}.dead") as dead:
+        with monkeypatch.context() as patched:
+            patched.setattr(DeadLetters, "_send", send)
+            for _ in range(2):
+                with pytest.raises(InvalidTopicError):
+                    dead.redrive(on_each=lambda letter, _: told.append(letter.record.offset))
+        assert told == [0, 2]
+        assert [letter.is_redriven for letter in dead.letters(include_redriven=True)] == [True, False, True]
+        assert dead.redrive() == 1
+    with RangeReader({"bootstrap.servers": address}) as reader:
+        assert reader.end_offsets([(letters, 0)]) == {(letters, 0): 13}
 
 
 def test_a_handler_runs_from_the_command_line(

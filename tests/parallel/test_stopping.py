@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import multiprocessing
 import os
 import pickle
@@ -20,6 +21,7 @@ from headrace.client.errors import ClientClosedError
 from headrace.parallel import Consumers, ParallelConsumer
 from headrace.parallel.consumer_processes import ConsumerProcesses, serve_member
 from headrace.parallel.errors import ParallelError
+from headrace.parallel.metrics import Snapshot
 
 
 def ignore(record: Any) -> None: ...
@@ -125,17 +127,59 @@ def test_a_process_that_takes_anothers_place_while_all_end_ends_too(
         assert 1 in children.killed
 
 
-def test_a_process_that_cannot_start_its_consumer_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    def starting(plan: Any) -> None:
-        raise ClientClosedError("there is no topic orders.dead")
+def no_room(number: int) -> None:
+    raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
 
-    monkeypatch.setattr("headrace.parallel.api._make_producer", starting)
+
+def test_without_room_for_another_process_all_end_and_say_why(
+    processes: tuple[ConsumerProcesses, Children],
+) -> None:
+    made, children = processes
+    ended: list[Any] = []
+    made._on_end = ended.append
+    made._start_one(1)
+    children.while_starting = no_room
+    children.ends.pop(0).close()
+    # The first is gone, so the second is told to stop, and goes too.
+    watching = threading.Thread(target=made._watch, daemon=True)
+    watching.start()
+    assert children.ends[0].recv() == "stop"
+    children.ends[0].close()
+    watching.join(DEADLINE_S)
+    assert isinstance(ended[0], ParallelError)
+    assert "Resource temporarily unavailable" in str(ended[0])
+
+
+def test_processes_of_which_one_cannot_be_started_are_not_left_alone(
+    processes: tuple[ConsumerProcesses, Children],
+) -> None:
+    made, children = processes
+    children.while_starting = no_room
+    with pytest.raises(BlockingIOError):
+        made.start()
+    assert children.killed == [0]
+
+
+@pytest.mark.parametrize("where", ["api._make_producer", "handling.Handling.prepare"])
+@pytest.mark.parametrize("kind", [ClientClosedError, FileNotFoundError, TimeoutError])
+def test_a_process_that_cannot_start_its_consumer_says_why(
+    monkeypatch: pytest.MonkeyPatch, where: str, kind: type[Exception]
+) -> None:
+    """Also where it is an error of the system, as of a deserializer that misses a file: not one of the connection."""
+
+    def starting(_: Any) -> None:
+        raise kind("there is no topic orders.dead")
+
+    monkeypatch.setattr(f"headrace.parallel.{where}", starting)
     monkeypatch.setattr(processes_module.signal, "signal", lambda number, handler: None)
     plan = ParallelConsumer(
         ignore, topics=["t"], group="g", model=Consumers(processes=True), bootstrap_servers="nowhere:1"
     ).plan
     ours, theirs = multiprocessing.Pipe()
     serve_member(theirs, plan, 0)
-    error = pickle.loads(ours.recv())
+    theirs.close()
+    while not isinstance(last := ours.recv(), bytes):
+        assert isinstance(last, Snapshot)
+    error = pickle.loads(last)
     assert isinstance(error, ParallelError)
     assert "there is no topic orders.dead" in str(error)

@@ -46,16 +46,26 @@ class ConsumerProcesses:
                 f"the handler or the configuration cannot be sent to other processes ({error}): define it at the top "
                 "of a module, and give deserializers by name, as classes or as functions of a module"
             ) from error
-        for number in range(self._plan.workers):
-            self._start_one(number)
+        try:
+            for number in range(self._plan.workers):
+                self._start_one(number)
+        except OSError:
+            # Nobody would watch those that have begun.
+            self.kill()
+            raise
         self._thread.start()
 
     def _start_one(self, number: int) -> None:
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
         process = context.Process(target=serve_member, args=(theirs, self._plan, number), daemon=True)
-        process.start()
-        theirs.close()
+        try:
+            process.start()
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
         self._numbers[ours] = number
         self._children[ours] = process
         # Only now: who stops or kills sets the flag first and then looks at the children, so one of both notices.
@@ -110,7 +120,12 @@ class ConsumerProcesses:
             self.stop()
             return
         log.error("a consumer process ended with exit code %s; another takes its place", process.exitcode)
-        self._start_one(number)
+        try:
+            self._start_one(number)
+        except OSError as error:
+            # The machine has no room for another. Were it left at that, nobody would hear of the others' ends either.
+            self._error = ParallelError(f"no process can be started in the place of one that ended: {error}")
+            self.stop()
 
 
 def _tell_to_stop(connection: Connection) -> None:
@@ -137,6 +152,19 @@ def serve_member(connection: Connection, plan: Any, number: int) -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: consumer.stop())
     try:
         consumer.start()
+        if _keep_parent_informed(connection, consumer, plan):
+            consumer.wait(0.0)
+    except Exception as error:  # noqa: BLE001 - told to the parent, which raises it where it is waited for
+        with contextlib.suppress(OSError):
+            connection.send(pickle.dumps(ParallelError(f"{type(error).__name__}: {error}")))
+
+
+def _keep_parent_informed(connection: Connection, consumer: Any, plan: Any) -> bool:
+    """Until the consumer has ended, by itself or because it was told to; whether the parent is there to hear how.
+
+    Nothing but the connection's own errors says that it is not: consuming may end in an `OSError` as well.
+    """
+    try:
         while not consumer.has_ended(0.0):
             if connection.poll(_TELL_EVERY_S):
                 connection.recv()
@@ -145,10 +173,9 @@ def serve_member(connection: Connection, plan: Any, number: int) -> None:
                 break
             connection.send(consumer.snapshot())
         connection.send(consumer.snapshot())
-        consumer.wait(0.0)
     except (EOFError, OSError):
-        # The parent is gone: nobody would replace this one, so end in order.
+        # Nobody would replace this one, so end in order.
         consumer.stop()
         consumer.has_ended(plan.times.drain_s + _GRACE_S)
-    except Exception as error:  # noqa: BLE001 - told to the parent, which raises it where it is waited for
-        connection.send(pickle.dumps(ParallelError(f"{type(error).__name__}: {error}")))
+        return False
+    return True

@@ -155,13 +155,18 @@ class DeadLetters:
             for begin in range(0, len(chosen), _AT_ONCE):
                 part = list(zip(chosen, names))[begin : begin + _AT_ONCE]
                 deliveries = [self._send(producer, letter, name) for letter, name in part]
-                for delivery in deliveries:
-                    delivery.result()
-                # Written down only once they are there: a crash in between puts some back twice, and loses none.
-                self._remember([letter for letter, _ in part])
-                for letter, name in part:
+                errors = [delivery.exception() for delivery in deliveries]
+                # Written down only once they are there: a crash in between puts some back twice, and loses none. Also
+                # where others were refused, or those that are there would be put back with every attempt at these.
+                there = [sent for sent, error in zip(part, errors) if error is None]
+                if there:
+                    self._remember([letter for letter, _ in there])
+                for letter, name in there:
                     on_each(letter, name)
-                count += len(part)
+                count += len(there)
+                for error in errors:
+                    if error is not None:
+                        raise error
         return count
 
     def _send(self, producer: Producer, letter: DeadLetter, topic: str) -> Any:

@@ -12,14 +12,17 @@ from tests.client.consumer.conftest import WAIT_S
 from tests.client.consumer.fake_driver import blocking_consumer
 from tests.client.consumer.fake_group import FakeGroupCluster
 from tests.client.fake import SILENCE, VirtualClock
+from tests.waiting import eventually
 
 import headrace.aio
-from headrace import Consumer
+import headrace.testing
+from headrace import Consumer, Producer
 from headrace.client.admin import Admin, NewTopic
 from headrace.client.consumer.errors import IllegalStateError
 from headrace.client.errors import ClientClosedError
 from headrace.errors import ErrorCode, GroupAuthorizationFailedError
 from headrace.protocol.messages.find_coordinator import Coordinator, FindCoordinatorResponse
+from headrace.testing import Direction, FaultProxy
 from headrace.topics import TopicPartition
 
 
@@ -224,3 +227,27 @@ def test_a_listener_may_close_the_asyncio_consumer_whose_poll_called_it(headrace
 
     asyncio.run(main())
     assert heard == ["assigned", "revoked"]
+
+
+@pytest.mark.slow
+def test_an_asyncio_consumer_whose_close_is_cancelled_leaves_its_group() -> None:
+    """Whoever gives it up after a while does not call it again: the others would wait for the session's end."""
+
+    async def main(proxy: FaultProxy) -> None:
+        group = {"group.id": "g", "auto.offset.reset": "earliest", "session.timeout.ms": 600_000}
+        consumer = headrace.aio.Consumer({"bootstrap.servers": proxy.address, **group})
+        consumer.subscribe(["t"])
+        while not await consumer.poll(0.05):
+            pass
+        # Its last commit is not answered for a while.
+        proxy.delay(1.0, Direction.TO_CLIENT)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(consumer.close(), 0.1)
+        proxy.resume()
+
+    with FaultProxy() as proxy, headrace.testing.broker(overrides=proxy.overrides) as kafka:
+        proxy.target = kafka.address
+        with Producer(bootstrap_servers=proxy.address) as producer, Admin(bootstrap_servers=proxy.address) as admin:
+            producer.send("t", b"x").result(WAIT_S)
+            asyncio.run(main(proxy))
+            eventually(lambda: not admin.describe_groups(["g"]).all()["g"].members, "a group without members")

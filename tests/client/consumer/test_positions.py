@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.client.consumer.core_worlds import T0, make
+from tests.client.consumer.core_worlds import T0, Once, make
 from tests.client.consumer.fake_driver import blocking_consumer
 from tests.client.consumer.fake_group import ConsumerWorld, FakeGroupCluster, prefers_broker_2
 from tests.client.fake import SILENCE, VirtualClock
@@ -224,6 +224,25 @@ def test_an_offset_that_was_looked_up_in_the_topic_before_is_not_one_of_its_succ
     world.consumer.assign([T0])
     world.run_until(lambda: len(world.records) >= 100)
     assert offsets(world)[:100] == list(range(100))
+
+
+@pytest.mark.parametrize("offset", [-1, 7])
+def test_an_answer_about_another_partition_than_was_asked_for_is_none(offset: int) -> None:
+    world = make(auto_offset_reset="earliest")
+    world.cluster.write("t", 0, 5)
+
+    def of_another() -> ListOffsetsResponse:
+        part = ListOffsetsPartitionResponse(partition_index=9, offset=offset)
+        return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="t", partitions=[part])])
+
+    nothing = OffsetForLeaderEpochResponse(topics=[])
+    world.consumer.assign([T0])
+    world.cluster.script = Once("ListOffsets", of_another(), of_another())
+    world.run_until(lambda: len(world.records) == 5)
+    world.cluster.script = Once("ListOffsets", of_another(), of_another())
+    assert world.run(world.consumer.lookup.lookup({T0: -1}))[T0].offset == 5
+    world.cluster.script = Once("OffsetForLeaderEpoch", nothing)
+    assert world.run(world.consumer.lookup.log_end(T0)) is None
 
 
 def test_without_a_policy_a_topic_that_was_created_again_is_an_error_until_it_is_settled() -> None:

@@ -104,6 +104,9 @@ class OffsetLookup:
             for topic in call.response.topics:
                 for part in topic.partitions:
                     partition = TopicPartition(topic.name, part.partition_index)
+                    if partition not in by_node[node_id]:
+                        # Nobody asked for it.
+                        continue
                     if part.error_code == ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT:
                         found[partition] = None
                     elif part.error_code:
@@ -134,7 +137,10 @@ class OffsetLookup:
             yield call
             error, end_offset = call.error, -1
             if error is None:
-                answer = call.response.topics[0].partitions[0]
+                told = [(topic.topic, one) for topic in call.response.topics for one in topic.partitions]
+                answer = next((one for name, one in told if (name, one.partition) == partition), None)
+                if answer is None:
+                    return None
                 error, end_offset = error_for(answer.error_code) if answer.error_code else None, answer.end_offset
             if isinstance(error, RetriableError):
                 return None

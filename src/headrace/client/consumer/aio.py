@@ -232,6 +232,11 @@ class Consumer(ConsumerBase):
             if core is not None:
                 with self._last_flow(core, timeout, leave_group) as (flow, limit):
                     await self._drive(flow, limit)
+        except asyncio.CancelledError:
+            # As when its time is over (`asyncio.timeout` ends it so): the group is not to wait for the session's end.
+            if core is not None and leave_group is not False:
+                self._leave_in_a_hurry(core)
+            raise
         finally:
             self._closed = True
             beating = self._heartbeat_task

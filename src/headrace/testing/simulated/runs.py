@@ -142,7 +142,8 @@ class SimulatedRun:
             commits = await self._committed(cluster, group)
             check_committed(self.history, group, {commit.partition: commit.offset for commit in commits})
         if "parallel" in self.plan.workloads:
-            # Their letters came while the others were at rest already.
+            # Their letters came while the others were at rest already, and coordinators write at any time.
+            await self._rest(cluster)
             found = all_contents(cluster, self.history)
             settle_doubts(cluster, self.history.handled)
             committed = await self._committed(cluster, PARALLEL_GROUP)
@@ -174,11 +175,19 @@ class SimulatedRun:
                     await asyncio.sleep(COMMITS_S)
                 reason = "readers do not come to an end"
                 await self._end(workloads, running, is_reading=True)
-                while (reason := unrest(cluster)) is not None:
-                    await asyncio.sleep(CHECK_S)
-                return found
         except TimeoutError:
             raise BrokenError(f"it does not heal within {self.plan.heal_s:g} s: {reason}") from None
+        await self._rest(cluster)
+        return found
+
+    async def _rest(self, cluster: SimulatedCluster) -> None:
+        reason = None
+        try:
+            async with asyncio.timeout(self.plan.heal_s):
+                while (reason := unrest(cluster)) is not None:
+                    await asyncio.sleep(CHECK_S)
+        except TimeoutError:
+            raise BrokenError(f"it does not come to rest within {self.plan.heal_s:g} s: {reason}") from None
 
     async def _end(self, workloads: list[Workload], running: list[asyncio.Future[None]], *, is_reading: bool) -> None:
         chosen = [(workload, task) for workload, task in zip(workloads, running) if workload.is_reading == is_reading]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 from tests.log.test_directories_names import damage
 
 from headrace.broker.directory_reports import DirectoryReports
+from headrace.broker.replicas import Replicas
 from headrace.cluster.records import MetadataRecord, PartitionChangeRecord
 from headrace.cluster.store import StoreError
 from headrace.cluster.store.node_store import NodeStore
@@ -20,6 +22,8 @@ from headrace.protocol.messages.alter_partition_reassignments import (
     ReassignableTopic,
 )
 from headrace.protocol.messages.assign_replicas_to_dirs import AssignReplicasToDirsRequest
+from headrace.protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
+from headrace.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from headrace.runtime.simulated import DiskFault
 
 from . import raw
@@ -256,5 +260,48 @@ def test_a_replica_whose_log_does_not_say_whose_it_is_is_copied_again() -> None:
             answer = await cluster.client(state.leader).request(request, raw.PRODUCE_VERSION, 30.0)
             assert raw.produced(answer).error_code == ErrorCode.NONE
             assert cluster.running(3).partition("wide", index).log.end_offset == 1
+
+    run_several(main)
+
+
+def test_what_is_decided_reaches_other_brokers_while_the_disk_of_the_controller_hangs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A record that waited for the in-sync replicas to be fewer waited for a disk that has nothing to do with it."""
+
+    async def main(cluster: SeveralBrokers) -> None:
+        controller = cluster.controller_id()
+        assert controller is not None
+        leader = cluster.other_than(controller)
+        follower = cluster.other_than(controller, leader)
+        for topic, replicas in (("kept", [leader, follower]), ("gone", [controller])):
+            placed = [CreatableReplicaAssignment(partition_index=0, broker_ids=replicas)]
+            wanted = CreatableTopic(name=topic, num_partitions=-1, replication_factor=-1, assignments=placed)
+            request = CreateTopicsRequest(topics=[wanted], timeout_ms=20_000)
+            answer = await cluster.client(leader).request(request, raw.CREATE_TOPICS_VERSION)
+            assert answer.topics[0].error_code == ErrorCode.NONE
+        change, may_go_on = Replicas.change_directories, asyncio.Event()
+
+        def change_when_it_may(replicas: Replicas, what: Callable[..., Any], *arguments: Any) -> Any:
+            async def later() -> Any:
+                await may_go_on.wait()
+                return await change(replicas, what, *arguments)
+
+            hangs = replicas is cluster.running(controller).replicas
+            return asyncio.ensure_future(later()) if hangs else change(replicas, what, *arguments)
+
+        monkeypatch.setattr(Replicas, "change_directories", change_when_it_may)
+        deletion = DeleteTopicsRequest(topics=[DeleteTopicState(name="gone")], timeout_ms=20_000)
+        deleting = asyncio.ensure_future(cluster.client(controller).request(deletion, 6, 60.0))
+        await cluster.until(lambda: "gone" not in cluster.running(leader).image.topics)
+        cluster.brokers[follower].kill()
+        produced = await cluster.client(leader).request(
+            raw.produce_request("kept", 0, raw.batch([b"x"])), raw.PRODUCE_VERSION, 60.0
+        )
+        assert raw.produced(produced).error_code == ErrorCode.NONE
+        assert not deleting.done()
+        may_go_on.set()
+        assert (await deleting).responses[0].error_code == ErrorCode.NONE
+        assert not cluster.running(controller).replicas.partitions
 
     run_several(main)

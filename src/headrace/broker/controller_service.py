@@ -2,13 +2,15 @@
 
 Its image is ahead of everyone's: it has what was decided and is not written yet. So decisions need not wait for one
 another, and those that come while an append is under way go into the next one together. Nobody is answered before
-what was decided, and all that it was decided on, is in the store and in this broker's image.
+what was decided, and all that it was decided on, is in the store and in this broker's image. But the other brokers are
+told as soon as it is in the store: what they wait for is not to wait for the disk of this one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -55,6 +57,15 @@ class _Proposal:
     done: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
+@dataclass(slots=True, frozen=True)
+class _Appended:
+    """What is in the store, and this broker has yet to follow."""
+
+    base_offset: int
+    records: RecordGroup
+    proposals: list[_Proposal]
+
+
 class ControllerService:
     """Decisions, one after the other, for as long as this broker is the controller."""
 
@@ -70,6 +81,8 @@ class ControllerService:
         self._image: Image | None = None
         self._waiting: list[_Proposal] = []
         self._writing: asyncio.Task[None] | None = None
+        self._unfollowed: deque[_Appended] = deque()
+        self._following: asyncio.Task[None] | None = None
         self._snapshots = asyncio.Lock()
         self._tail_records_max = tail_records_max
         #: What was appended since this broker is the controller.
@@ -83,9 +96,8 @@ class ControllerService:
 
     async def take_over(self, epoch: int) -> None:
         """This broker was elected: decide from now on, beginning with all that its predecessors wrote."""
-        while self._writing is not None:
-            # Of an epoch of its own that is over: how that ends says nothing about this one.
-            await asyncio.wait([self._writing])
+        # Of an epoch of its own that is over: how that ends says nothing about this one.
+        await self._idle()
         await self._follower.catch_up()
         self._image = self._follower.image.copied()
         self._follower.epoch = max(self._follower.epoch, epoch)
@@ -103,10 +115,13 @@ class ControllerService:
             self.tail.watchers.wake_all()
             self._give_up(NotControllerError(f"This broker is no longer the controller: {reason}"))
 
+    async def _idle(self) -> None:
+        """Wait until nothing is being written or followed."""
+        while (work := self._writing or self._following) is not None:
+            await asyncio.wait([work])
+
     async def close(self) -> None:
-        writing = self._writing
-        if writing is not None:
-            await asyncio.wait([writing])
+        await self._idle()
         self.epoch = NO_EPOCH
         self._give_up(NotControllerError("This broker is stopping."))
 
@@ -116,7 +131,7 @@ class ControllerService:
         """Decide with the cluster as it is, make that true, and give the response."""
         if not self.is_active:
             raise NotControllerError("This broker is not the controller.")
-        if len(self._waiting) >= WAITING_MAX:
+        if len(self._waiting) + sum(len(appended.proposals) for appended in self._unfollowed) >= WAITING_MAX:
             raise RequestTimedOutError(f"{WAITING_MAX} changes of the metadata are waiting; try again later.")
         await self._know_what_was_appended()
         image = self._image
@@ -126,17 +141,23 @@ class ControllerService:
         for record in decision.records:
             image.apply(record)
         image.offset += len(decision.records)
-        if decision.records or self._writing is not None:
-            # One that changes nothing may still tell of a change that is not written yet.
+        if decision.records or self._writing is not None or self._following is not None:
+            # One that changes nothing may still tell of a change that is not written, or followed here, yet.
             await self._written(decision)
         return decision.response
 
     async def _know_what_was_appended(self) -> None:
         """After this broker failed with what it had appended, that is read again: nothing is decided without it."""
         follower = self._follower
-        while self._image is None and (follower.image.offset < self.tail.end_offset or follower.is_behind_image):
+        while self._image is None and (
+            self._writing is not None or follower.image.offset < self.tail.end_offset or follower.is_behind_image
+        ):
             try:
-                await follower.catch_up()
+                if self._writing is not None:
+                    # What it appends was decided before, and is to be known as well.
+                    await asyncio.wait([self._writing])
+                else:
+                    await follower.catch_up()
             except KafkaError:
                 raise
             except HeadraceError as error:
@@ -170,25 +191,44 @@ class ControllerService:
                 batch = self._next_batch()
                 records = RecordGroup([record for proposal in batch for record in proposal.decision.records])
                 try:
-                    await self._append(records)
+                    base_offset = await self._append(records)
                 except KafkaError as error:
                     self._give_up(error, batch)
-                    continue
+                except Exception as error:  # noqa: BLE001 - those who asked must not be left waiting
+                    self._fail(error, batch)
+                else:
+                    self._unfollowed.append(_Appended(base_offset, records, batch))
+                    if self._following is None:
+                        self._following = asyncio.get_running_loop().create_task(self._follow())
+        finally:
+            self._writing = None
+
+    async def _follow(self) -> None:
+        """Let this broker follow what was appended, and answer those who asked for it, one after the other."""
+        try:
+            while self._unfollowed:
+                appended = self._unfollowed[0]
+                try:
+                    if appended.records:
+                        await self._follower.take(appended.base_offset, appended.records)
                 except HeadraceError as error:
                     # It is written; what this broker failed with is tried again before anything else is decided.
                     log.error("the metadata is changed, and this broker could not follow it yet: %s", error)
-                    self._give_up(KafkaStorageError(f"The metadata is changed, but not followed yet: {error}"), batch)
-                    continue
-                except Exception as error:
-                    # Those who asked must not be left waiting.
-                    log.error("the metadata could not be changed, by a defect: please report it", exc_info=error)
-                    self._give_up(UnknownServerError(f"The metadata could not be changed: {error!r}"), batch)
-                    continue
-                for proposal in batch:
-                    if not proposal.done.done():
-                        proposal.done.set_result(None)
+                    words = f"The metadata is changed, but not followed yet: {error}"
+                    self._give_up(KafkaStorageError(words), appended.proposals)
+                except Exception as error:  # noqa: BLE001 - as above
+                    self._fail(error, appended.proposals)
+                else:
+                    for proposal in appended.proposals:
+                        if not proposal.done.done():
+                            proposal.done.set_result(None)
+                self._unfollowed.popleft()
         finally:
-            self._writing = None
+            self._following = None
+
+    def _fail(self, error: Exception, batch: list[_Proposal]) -> None:
+        log.error("the metadata could not be changed, by a defect: please report it", exc_info=error)
+        self._give_up(UnknownServerError(f"The metadata could not be changed: {error!r}"), batch)
 
     def _next_batch(self) -> list[_Proposal]:
         count, size = 0, 0
@@ -200,10 +240,10 @@ class ControllerService:
         batch, self._waiting = self._waiting[:count], self._waiting[count:]
         return batch
 
-    async def _append(self, records: RecordGroup) -> None:
-        """Write records and let this broker follow them; raises why they are not written."""
+    async def _append(self, records: RecordGroup) -> int:
+        """Write records, and let other brokers have them; their offset. Raises why they are not written."""
         if not records:
-            return
+            return self.tail.end_offset
         try:
             end = await self._store.append_if_epoch(self.epoch, records)
         except (StaleControllerEpochError, OutcomeUnknownError, SessionLostError) as error:
@@ -219,10 +259,8 @@ class ControllerService:
             until = "for now" if is_short else "until this broker is restarted"
             log.error("the metadata cannot be changed %s: %s", until, error)
             raise KafkaStorageError(f"The metadata could not be written: {error}") from error
-        # Others need not wait for what this broker does about it: they are answered first.
         self.tail.appended(end, records)
-        await asyncio.sleep(0)
-        await self._follower.take(end - len(records), records)
+        return end - len(records)
 
     def _give_up(self, error: KafkaError, batch: list[_Proposal] | None = None) -> None:
         """What was decided is not written, and what was decided since was decided on it."""
@@ -249,6 +287,8 @@ class ControllerService:
 
     async def _snapshot(self, done: asyncio.Future[None]) -> None:
         try:
+            if self._following is not None:
+                await asyncio.wait([self._following])
             await self._store.take_snapshot(self._follower.image, self.epoch)
         except BaseException as error:  # noqa: BLE001 - it is for whoever waits; those behind have their turn
             if not done.done():

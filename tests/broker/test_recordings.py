@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from unittest import mock
 
@@ -35,14 +36,15 @@ LARGE = ("odd.jsonl", "fields.jsonl")
 """By themselves: they need nothing of the others."""
 
 
+def as_large_as_kafkas() -> AbstractContextManager[object]:
+    """The topics of coordinators are, and nobody has set that."""
+    defaults = {name: value for name, value in embedded.TEST_DEFAULTS.items() if not name.endswith("num.partitions")}
+    return mock.patch.object(embedded, "TEST_DEFAULTS", defaults)
+
+
 @pytest.fixture(scope="module")
 def kafka() -> Iterator[testing.EmbeddedBroker]:
-    # The topics of coordinators are as large as Kafka's, and nobody has set that.
-    defaults = {name: value for name, value in embedded.TEST_DEFAULTS.items() if not name.endswith("num.partitions")}
-    with (
-        mock.patch.object(embedded, "TEST_DEFAULTS", defaults),
-        testing.broker(overrides=SETTINGS) as running,
-    ):
+    with as_large_as_kafkas(), testing.broker(overrides=SETTINGS) as running:
         yield running
 
 

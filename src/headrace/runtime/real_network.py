@@ -158,7 +158,13 @@ class RealNetwork:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(timeout_s):
-                if ssl is None:
+                if not isinstance(loop, asyncio.BaseEventLoop):
+                    # uvloop's, say, which tries one address after the other, and whose TLS is its own.
+                    name = None if ssl is None else server_hostname or host
+                    transport, protocol = await loop.create_connection(
+                        protocol_factory, host, port, ssl=ssl, server_hostname=name
+                    )
+                elif ssl is None:
                     transport, protocol = await loop.create_connection(
                         protocol_factory, host, port, happy_eyeballs_delay=_HAPPY_EYEBALLS_DELAY_S
                     )

@@ -35,11 +35,17 @@ class FakeReplicas:
     def __init__(self) -> None:
         self.told: list[tuple[list[bytes], list[tuple[str, int, bytes]]]] = []
         self.reasons: dict[tuple[str, int], str] = {}
-        #: Of the next change.
+        #: Of the next change; of those after it.
         self.failure: Exception | None = None
+        self.failures: list[Exception | None] = []
+        self.is_asked = False
+        self.may_follow = asyncio.Event()
+        self.may_follow.set()
 
     async def follow(self, changes: Changes) -> None:
-        failure, self.failure = self.failure, None
+        self.is_asked = True
+        await self.may_follow.wait()
+        failure, self.failure = self.failure, self.failures.pop(0) if self.failures else None
         if failure is not None:
             raise failure
         deleted = [topic.topic_id for topic in changes.deleted]
@@ -356,5 +362,50 @@ def test_the_copy_of_an_image_changes_apart_from_it() -> None:
         assert not copy.topics
         assert state(world.follower.image) == before
         assert world.follower.image.colliding_topic("a_b") == "a.b"
+
+    run(main)
+
+
+def test_what_changes_nothing_is_answered_after_this_broker_has_followed_what_it_was_decided_on() -> None:
+    """Also where it fails with that at first: whoever hears that a topic is there counts on its logs."""
+
+    async def main(world: World) -> None:
+        world.replicas.may_follow.clear()
+        world.replicas.is_asked = False
+        creating = asyncio.ensure_future(world.create("a"))
+        await becomes(lambda: world.replicas.is_asked)
+        looking = asyncio.ensure_future(world.service.propose(lambda image: Decision("a" in image.topics)))
+        await asyncio.sleep(1)
+        assert not looking.done()
+        world.replicas.failure = OverloadedError("too much waits for the disk")
+        world.replicas.may_follow.set()
+        assert await creating == ErrorCode.KAFKA_STORAGE_ERROR
+        assert await looking
+        assert [name for _, partitions in world.replicas.told for name, _, _ in partitions] == ["a", "a"]
+
+    run(main)
+
+
+def test_a_change_is_answered_after_this_broker_has_followed_it_though_another_took_it_and_failed() -> None:
+    """The image has it then, and the logs do not."""
+
+    async def main(world: World) -> None:
+        world.replicas.may_follow.clear()
+        world.replicas.is_asked = False
+        creating = [asyncio.ensure_future(world.create("a"))]
+        await becomes(lambda: world.replicas.is_asked)
+        creating.append(asyncio.ensure_future(world.create("b")))
+        await asyncio.sleep(1)
+        # Whoever reads the store makes up for the first one, and fails with the second.
+        reading = asyncio.ensure_future(world.follower.catch_up())
+        await asyncio.sleep(1)
+        world.replicas.failure = OverloadedError("too much waits for the disk")
+        world.replicas.failures = [None, OverloadedError("too much waits for the disk")]
+        world.replicas.may_follow.set()
+        assert await creating[0] == ErrorCode.KAFKA_STORAGE_ERROR
+        with pytest.raises(OverloadedError):
+            await reading
+        assert await creating[1] == ErrorCode.NONE
+        assert [name for _, partitions in world.replicas.told for name, _, _ in partitions] == ["a", "a", "b", "b"]
 
     run(main)

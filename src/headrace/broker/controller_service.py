@@ -209,8 +209,8 @@ class ControllerService:
             while self._unfollowed:
                 appended = self._unfollowed[0]
                 try:
-                    if appended.records:
-                        await self._follower.take(appended.base_offset, appended.records)
+                    # Also where there are none: this broker may have failed with what they were decided on.
+                    await self._follower.take(appended.base_offset, appended.records)
                 except HeadraceError as error:
                     # It is written; what this broker failed with is tried again before anything else is decided.
                     log.error("the metadata is changed, and this broker could not follow it yet: %s", error)

@@ -201,8 +201,9 @@ class MetadataFollower:
         await self._take(reading)
 
     async def take(self, base_offset: int, records: Sequence[MetadataRecord]) -> None:
-        """Take what was appended just now, by the controller on this broker, at this offset."""
+        """Take what was appended just now, by the controller on this broker, at this offset; and all before it."""
         async with self._lock:
+            await self._tell_untold()  # it may have come by another way, and somebody else have failed with it
             if self.image.offset == base_offset:
                 entries = list(enumerate(records, base_offset))
                 await self._take(Reading(entries, base_offset + len(records)))

@@ -119,11 +119,12 @@ def run_several(
     main: Callable[[SeveralBrokers], Coroutine[Any, Any, None]],
     seed: int = 1,
     settings: Mapping[str, str] | None = None,
+    count: int = 3,
 ) -> None:
     simulation = Simulation(seed)
 
     async def run() -> None:
-        cluster = SeveralBrokers(simulation, settings=settings)
+        cluster = SeveralBrokers(simulation, count, settings)
         await cluster.start()
         await main(cluster)
         for broker in cluster.brokers.values():

@@ -264,6 +264,21 @@ def test_a_replica_whose_log_does_not_say_whose_it_is_is_copied_again() -> None:
     run_several(main)
 
 
+def hang(monkeypatch: pytest.MonkeyPatch, hanging: Replicas) -> asyncio.Event:
+    """Let the log directories of a broker be changed no more until the event is set."""
+    change, may_go_on = Replicas.change_directories, asyncio.Event()
+
+    def change_when_it_may(replicas: Replicas, what: Callable[..., Any], *arguments: Any) -> Any:
+        async def later() -> Any:
+            await may_go_on.wait()
+            return await change(replicas, what, *arguments)
+
+        return asyncio.ensure_future(later()) if replicas is hanging else change(replicas, what, *arguments)
+
+    monkeypatch.setattr(Replicas, "change_directories", change_when_it_may)
+    return may_go_on
+
+
 def test_what_is_decided_reaches_other_brokers_while_the_disk_of_the_controller_hangs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -280,17 +295,7 @@ def test_what_is_decided_reaches_other_brokers_while_the_disk_of_the_controller_
             request = CreateTopicsRequest(topics=[wanted], timeout_ms=20_000)
             answer = await cluster.client(leader).request(request, raw.CREATE_TOPICS_VERSION)
             assert answer.topics[0].error_code == ErrorCode.NONE
-        change, may_go_on = Replicas.change_directories, asyncio.Event()
-
-        def change_when_it_may(replicas: Replicas, what: Callable[..., Any], *arguments: Any) -> Any:
-            async def later() -> Any:
-                await may_go_on.wait()
-                return await change(replicas, what, *arguments)
-
-            hangs = replicas is cluster.running(controller).replicas
-            return asyncio.ensure_future(later()) if hangs else change(replicas, what, *arguments)
-
-        monkeypatch.setattr(Replicas, "change_directories", change_when_it_may)
+        may_go_on = hang(monkeypatch, cluster.running(controller).replicas)
         deletion = DeleteTopicsRequest(topics=[DeleteTopicState(name="gone")], timeout_ms=20_000)
         deleting = asyncio.ensure_future(cluster.client(controller).request(deletion, 6, 60.0))
         await cluster.until(lambda: "gone" not in cluster.running(leader).image.topics)
@@ -305,3 +310,40 @@ def test_what_is_decided_reaches_other_brokers_while_the_disk_of_the_controller_
         assert not cluster.running(controller).replicas.partitions
 
     run_several(main)
+
+
+def test_one_broker_after_the_other_is_fenced_while_the_disk_of_the_controller_hangs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first was, and the controller waited for its own disk before it looked who else was gone."""
+
+    async def main(cluster: SeveralBrokers) -> None:
+        controller = cluster.controller_id()
+        assert controller is not None
+        third = cluster.other_than(controller)
+        first = cluster.other_than(controller, third)
+        second = cluster.other_than(controller, third, first)
+        for topic, replicas in (("led", [second, third]), ("gone", [controller])):
+            placed = [CreatableReplicaAssignment(partition_index=0, broker_ids=replicas)]
+            wanted = CreatableTopic(name=topic, num_partitions=-1, replication_factor=-1, assignments=placed)
+            request = CreateTopicsRequest(topics=[wanted], timeout_ms=20_000)
+            answer = await cluster.client(third).request(request, raw.CREATE_TOPICS_VERSION)
+            assert answer.topics[0].error_code == ErrorCode.NONE
+        may_go_on = hang(monkeypatch, cluster.running(controller).replicas)
+        deletion = DeleteTopicsRequest(topics=[DeleteTopicState(name="gone")], timeout_ms=20_000)
+        deleting = asyncio.ensure_future(cluster.client(controller).request(deletion, 6, 120.0))
+        image = cluster.running(third).image
+        await cluster.until(lambda: "gone" not in image.topics)
+        cluster.brokers[first].kill()
+        await cluster.until(lambda: image.brokers[first].fenced)
+        cluster.brokers[second].kill()
+        await cluster.until(lambda: image.brokers[second].fenced)
+        produced = await cluster.client(third).request(
+            raw.produce_request("led", 0, raw.batch([b"x"])), raw.PRODUCE_VERSION, 60.0
+        )
+        assert raw.produced(produced).error_code == ErrorCode.NONE
+        assert not deleting.done()
+        may_go_on.set()
+        assert (await deleting).responses[0].error_code == ErrorCode.NONE
+
+    run_several(main, count=4)

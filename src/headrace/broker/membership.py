@@ -52,6 +52,7 @@ ASK_TIMEOUT_S: Final = 30.0
 LEAVE_TIMEOUT_S: Final = 10.0
 _RETRY_S: Final = 0.1
 _DEFECT_RETRY_S: Final = 1.0
+_OF_ALL: Final = -1  # no broker
 _REREGISTER_S_MAX: Final = 2.0
 #: Longer than a fetch of the metadata waits.
 _HEARD_S_MAX: Final = 1.0
@@ -350,15 +351,18 @@ class ClusterMembership:
         over = asyncio.ensure_future(active.over.wait())
         unseated = asyncio.ensure_future(self._store.seat(Seat(epoch, self.member)))
         balance_at = self._clock.monotonic() + self._balance_s
+        # What it decides of brokers, and of all: that is done when this broker has followed it, which takes as long as
+        # its disk does. Nobody else who is gone waits for that.
+        deciding: dict[int, asyncio.Future[None]] = {}
         try:
             while active.epoch == epoch:
-                wait_s = await self._fence_absent()
-                if self._clock.monotonic() >= balance_at:
+                wait_s = self._fence_absent(deciding)
+                if self._clock.monotonic() >= balance_at and not deciding:
                     balance_at = self._clock.monotonic() + self._balance_s
-                    await self._balance()
-                left_s = max(0.0, balance_at - self._clock.monotonic())
+                    deciding[_OF_ALL] = asyncio.ensure_future(self._balance())
+                left_s = max(_RETRY_S, balance_at - self._clock.monotonic())
                 wait_s = left_s if wait_s is None else min(wait_s, left_s)
-                events = [watching, lost, over, unseated]
+                events: list[asyncio.Future[Any]] = [watching, lost, over, unseated, *deciding.values()]
                 await asyncio.wait(events, return_when=asyncio.FIRST_COMPLETED, timeout=wait_s)
                 if lost.done():
                     raise SessionLostError("the store says that this broker's session is over")
@@ -370,8 +374,10 @@ class ClusterMembership:
                 if watching.done():
                     self._living = watching.result()
                     watching = asyncio.ensure_future(self._store.members(self._living))
+                for whom in [whom for whom, decided in deciding.items() if decided.done()]:
+                    deciding.pop(whom).result()
         finally:
-            await let_go(watching, lost, over, unseated, telling)
+            await let_go(watching, lost, over, unseated, telling, *deciding.values())
 
     async def _balance(self) -> None:
         """Let those lead that are named first, now and then (`auto.leader.rebalance.enable`)."""
@@ -379,12 +385,14 @@ class ClusterMembership:
             with contextlib.suppress(RequestTimedOutError):
                 await self._metadata.change(self._broker.controller.balance_leaders)
 
-    async def _fence_absent(self) -> float | None:
+    def _fence_absent(self, deciding: dict[int, asyncio.Future[None]]) -> float | None:
         """Fence brokers without a session; how long to wait before those whose time has not come yet."""
         absent = [
             broker.node_id
             for broker in self._metadata.image.brokers.values()
-            if not broker.fenced and not self.is_alive(broker.node_id, broker.incarnation_id)
+            if not broker.fenced
+            and not self.is_alive(broker.node_id, broker.incarnation_id)
+            and broker.node_id not in deciding
         ]
         if not absent:
             return None
@@ -396,13 +404,18 @@ class ClusterMembership:
         if since is None or now - since < grace_s:
             return grace_s if since is None else grace_s - (now - since) + 0.001
         for node_id in absent:
-            log.warning("broker %d is gone: it is fenced, and others lead what it led", node_id)
-            fence = functools.partial(_fence, self._broker, node_id)
-            with contextlib.suppress(RequestTimedOutError, BrokerIdNotRegisteredError):
-                await self._metadata.change(fence)
-                # What it led has other leaders now, or everything is done already.
-                await self._metadata.change(fence)
-        return _RETRY_S
+            deciding[node_id] = asyncio.ensure_future(self._fence_one(node_id))
+        return None
+
+    async def _fence_one(self, node_id: int) -> None:
+        log.warning("broker %d is gone: it is fenced, and others lead what it led", node_id)
+        fence = functools.partial(_fence, self._broker, node_id)
+        with contextlib.suppress(RequestTimedOutError, BrokerIdNotRegisteredError):
+            await self._metadata.change(fence)
+            # What it led has other leaders now, or everything is done already.
+            await self._metadata.change(fence)
+            return
+        await asyncio.sleep(_RETRY_S)  # then it is tried again
 
     # --- heartbeats
 

@@ -5,15 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.log.making import batch
+from tests.waiting import becomes
 
+from headrace.broker.broker import Broker
 from headrace.broker.replicas import Replicas
 from headrace.log import Log, LogDirectories, partition_metadata
-from headrace.runtime import Disk, DiskError
+from headrace.protocol.messages.create_topics import CreatableTopic
+from headrace.runtime import Disk, DiskError, real_runtime
 from headrace.runtime.simulated import HostDiedError, Simulation, run_simulation
 
 from .several import SeveralBrokers, create, run_several
@@ -126,6 +131,39 @@ def test_no_power_loss_leaves_records_without_the_id_of_their_topic(is_killed_fi
         return len(with_records)
 
     assert sum(run_simulation(main, seed).value for seed in range(20)) > 20
+
+
+def test_whoever_reads_does_not_wait_until_the_ids_of_many_new_logs_are_synced(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """On a slow disk the ids of a topic of thousands of partitions take seconds, and had all disk threads meanwhile."""
+    syncing, may_sync = threading.Event(), threading.Event()
+    sync_id = Log.sync_id
+
+    def sync_late(log: Log) -> None:
+        syncing.set()
+        assert may_sync.wait(60)
+        sync_id(log)
+
+    async def main() -> None:
+        runtime = real_runtime(io_threads=8)
+        broker = Broker.from_settings(runtime, {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)})
+        await broker.start()
+        try:
+            monkeypatch.setattr(Log, "sync_id", sync_late)
+            topic = CreatableTopic(name=TOPIC, num_partitions=100, replication_factor=1)
+            creating = asyncio.ensure_future(broker.metadata.create(topic))
+            await becomes(syncing.is_set)
+            try:
+                assert await asyncio.wait_for(runtime.offload(lambda: "read"), 20) == "read"
+            finally:
+                may_sync.set()
+            assert (await creating).topics[0].error_code == 0
+        finally:
+            await broker.stop()
+            await runtime.close()
+
+    asyncio.run(main())
 
 
 def _path(index: int) -> str:

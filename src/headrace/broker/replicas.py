@@ -20,7 +20,7 @@ from headrace.cluster.changes import Changes
 from headrace.cluster.image import Image, PartitionImage, TopicImage
 from headrace.cluster.records import MetadataRecord, PartitionRecord
 from headrace.errors import HeadraceError, KafkaStorageError, UnknownTopicOrPartitionError
-from headrace.log import Log, LogConfig, LogDirectories, Move
+from headrace.log import Log, LogConfig, LogDirectories, Move, side_by_side
 from headrace.log.partition_metadata import decode_id
 from headrace.runtime import DirectoryWriter, DiskError, Runtime
 from headrace.topics import TopicPartition
@@ -70,6 +70,7 @@ class Replicas:
         self._moves_at_once = asyncio.Semaphore(MOVES_AT_ONCE)
         # Directories are changed by one thread at a time.
         self._changes = runtime.workers.pool("log-directories", 1)
+        self._id_syncs = runtime.workers.pool("log-ids", side_by_side.AT_ONCE)
 
     def get(self, topic: str, index: int) -> Partition:
         """The partition, or the error that a client gets when it is not here."""
@@ -97,6 +98,7 @@ class Replicas:
             task.cancel()
         await asyncio.gather(*moving, return_exceptions=True)
         await self._changes.close()
+        await self._id_syncs.close()
         for writer in self._writers.values():
             await writer.close()
 
@@ -239,7 +241,7 @@ class Replicas:
         if not wanted:
             return
         made = await self.change_directories(self._make_logs, wanted)
-        unsynced = await self.directories.sync_ids(outcome for outcome in made if isinstance(outcome, Log))
+        unsynced = await side_by_side.sync_ids((one for one in made if isinstance(one, Log)), self._id_syncs)
         lost_before = set(self.offline)
         for (topic, index, state), outcome in zip(wanted, made):
             error = unsynced.get(TopicPartition(topic.name, index))

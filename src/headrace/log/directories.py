@@ -9,8 +9,8 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
 
-from headrace.errors import HeadraceError, KafkaStorageError, LogDirNotFoundError, UnknownTopicOrPartitionError
-from headrace.log import checkpoints, identity, partition_metadata
+from headrace.errors import KafkaStorageError, LogDirNotFoundError, UnknownTopicOrPartitionError
+from headrace.log import checkpoints, identity, partition_metadata, side_by_side
 from headrace.log.config import LogConfig
 from headrace.log.directory import OFFSETS, Directory, LogCut, OffsetOf
 from headrace.log.directory_info import DirectoryInfo, LogInfo
@@ -26,8 +26,6 @@ from headrace.runtime import Disk, DiskError, Runtime
 from headrace.topics import TopicPartition
 
 logger = logging.getLogger("headrace.log")
-
-_CHUNKS = 8
 
 
 class LogDirectories:
@@ -128,7 +126,7 @@ class LogDirectories:
         try:
             for directory in self._online():
                 names = await self._runtime.offload(self._begin_opening, opening, directory)
-                size = max(1, -(-len(names) // _CHUNKS))
+                size = max(1, -(-len(names) // side_by_side.AT_ONCE))
                 for at in range(0, len(names), size):
                     futures.append(self._runtime.offload(self._open_chunk, opening, directory, names[at : at + size]))
         finally:
@@ -502,25 +500,8 @@ class LogDirectories:
 
     async def close_logs_in_parallel(self) -> None:
         """Close the logs on the runtime's disk threads, where their syncs run side by side; then call `close`."""
-        await self._spread(self._close_logs, [log for directory in self._online() for log in directory.logs.values()])
-
-    async def sync_ids(self, logs: Iterable[Log]) -> dict[TopicPartition, HeadraceError]:
-        """Make durable whose logs they are, side by side as well; for which of them that failed, and why."""
-        failed: dict[TopicPartition, HeadraceError] = {}
-
-        def sync(some: Sequence[Log]) -> None:
-            for log in some:
-                try:
-                    log.sync_id()
-                except (DiskError, KafkaStorageError) as error:
-                    failed[log.partition] = error
-
-        await self._spread(sync, [log for log in logs if not log.files.id_synced])
-        return failed
-
-    async def _spread(self, work: Callable[[Sequence[Log]], object], logs: Sequence[Log]) -> None:
-        size = max(1, -(-len(logs) // _CHUNKS))
-        await asyncio.gather(*(self._runtime.offload(work, logs[at : at + size]) for at in range(0, len(logs), size)))
+        logs = [log for directory in self._online() for log in directory.logs.values()]
+        await side_by_side.spread(self._runtime.offload, self._close_logs, logs)
 
     def close(self, clean: bool = True, *, broker_epoch: int = -1) -> None:
         """Close every log, then (when `clean`) say so on disk; let go of the locks."""

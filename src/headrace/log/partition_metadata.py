@@ -55,7 +55,7 @@ def read(disk: Disk, directory: str) -> bytes | None:
 def ensure(disk: Disk, directory: str, topic_id: bytes | None) -> bytes | None:
     """The id of the topic here: the one on disk, which must be `topic_id` if that is given; else it is written.
 
-    Not synced: that is for many logs at once (`LogDirectories.sync_ids`), before anything is written to them.
+    Not synced: that is for many logs at once (`side_by_side.sync_ids`), before anything is written to them.
     """
     try:
         found = read(disk, directory)

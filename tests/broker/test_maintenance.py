@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import errno
+import itertools
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -95,6 +96,30 @@ def test_a_log_that_fails_keeps_no_other_waiting(duty: str, monkeypatch: pytest.
             assert broker.maintenance.failing == {}
 
     on_a_broker(test, {"log.retention.check.interval.ms": "60000", "log.cleaner.enable": "false"})
+
+
+def test_others_have_their_turn_while_many_segments_are_deleted() -> None:
+    """Each costs some syncs, and reads and syncs a snapshot of its producers: in one piece it took seconds."""
+
+    async def test(broker: Broker) -> None:
+        await broker.metadata.create(CreatableTopic(name="t", num_partitions=1, replication_factor=1))
+        turns, seen = broker.partition("t", 0).turns, []
+
+        def fill(log: Log) -> None:
+            for _ in range(100):
+                log.append(raw.batch([b"one"]), leader_epoch=0, now_ms=broker.runtime.clock.now_ms())
+                log.roll()
+
+        await turns.change_log(fill)
+        turns.log.update_high_watermark(100)
+        await turns.change_log(lambda log: log.delete_records(100))
+        retention = asyncio.ensure_future(broker.maintenance._retain())
+        while not retention.done():
+            await turns.change_log(lambda log: seen.append(len(log.segments)))
+        assert seen[-1] == 1
+        assert max(before - after for before, after in itertools.pairwise([101, *seen])) <= 10
+
+    on_a_broker(test, {"log.cleaner.enable": "false"})
 
 
 def test_a_log_that_was_moved_is_in_the_checkpoints_of_its_new_directory() -> None:

@@ -228,6 +228,23 @@ def test_a_log_that_cannot_be_compacted_for_now_keeps_no_other_from_it(error: in
     assert table.log.size_bytes < before
 
 
+def test_a_log_that_was_given_up_once_has_its_turn_though_another_is_always_due() -> None:
+    """Each turn of the other one was forgotten when it went well, so that the first one waited for the next of them."""
+    table = _filled()
+    other = beside_another(table)
+    table.host.disk.inject(DiskFault("append", errno.ENOSPC, under=DIRECTORY))
+    before, in_turn = table.log.size_bytes, []
+    for _ in range(6):
+        report = asyncio.run(table.cleaner.clean_once([table.log, other]))
+        in_turn.append(None if report is None else report.partition)
+        for n in range(30):
+            records = build_batch([(table.clock.ms, b"k%d" % (n % 3), b"x" * 100, [])])
+            other.append(records, leader_epoch=0, now_ms=table.clock.ms)
+        other.update_high_watermark(other.end_offset)
+        other.roll()
+    assert table.log.size_bytes < before, in_turn
+
+
 @pytest.mark.parametrize("wrong", ["a header", "the disk"])
 def test_a_log_that_cannot_be_looked_at_keeps_no_other_from_being_compacted(wrong: str) -> None:
     table = Table(config=dataclasses.replace(COMPACT, max_compaction_lag_ms=1_000_000))

@@ -199,6 +199,30 @@ def test_a_damaged_transaction_index_is_made_again_and_until_then_costs_its_read
         host.restart()
 
 
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_transaction_index_that_cannot_be_made_again_is_not_taken_for_one_that_is_empty(place: int) -> None:
+    """Where the batches are damaged, too, of the segment or of one before it, readers were given aborted records."""
+    host = make_host()
+    log = open_log(host, CONFIG)
+    for number in range(15):
+        records = batch(b"v" * 40, producer=(7, 0, number), transactional=True)
+        log.append(records, leader_epoch=0, now_ms=NOW_MS)
+        log.append(marker(7, commit=False), leader_epoch=0, origin=Origin.COORDINATOR, now_ms=NOW_MS)
+    log.close()
+    segment = log.segments[place]
+    position = [position for position, _ in log.segments[0].headers()][-1]
+    log.abandon()
+    damaged(host, f"{segment.base_offset:020d}.txnindex", b"\x00" * 7)
+    host.disk.remove(f"/data/t-0/{log.segments[1].base_offset:020d}.snapshot")
+    file = host.disk.open(log.segments[0].path(".log"))
+    file.pwrite(position + 16, b"\x7f")  # no known version of a batch
+    file.close()
+    log = open_log(host, CONFIG, clean=True, recovery_point=30)
+    found = log.locate(segment.base_offset, 200, limit=30, at_least_one=True)
+    with pytest.raises(CorruptBatchError):
+        log.aborted_transactions(segment.base_offset, found)
+
+
 def test_a_torn_batch_is_cut_off_and_reported() -> None:
     host = make_host()
     log = open_log(host)

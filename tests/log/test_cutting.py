@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import itertools
+from typing import Any
 
 import pytest
 
 from headrace.errors import CorruptMessageError, OffsetOutOfRangeError
 from headrace.log import Caches, Log, LogConfig, Origin, UnexpectedOffsetError
+from headrace.log.log_files import LogFiles
+from headrace.log.segment import TXN_INDEX
 from headrace.records import assign, build_batch
 from headrace.runtime import DiskError, FileMissingError
 from headrace.runtime.simulated import CrashModel, DiskFault
@@ -120,6 +123,38 @@ def test_a_reader_of_a_deleted_segment_is_not_given_the_next_one_that_is_deleted
         segment.indexes()
 
 
+def test_nor_while_a_segment_with_aborted_transactions_is_being_deleted_under_its_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The log's own file is renamed some time before the others, which takes as long as the disk needs for a sync."""
+    log = open_log(make_host(), LogConfig(segment_bytes=300))
+    fill(log, 10)
+    found = log.locate(6, 1 << 20, limit=10, at_least_one=True)
+    expected = found.file.read(found.position, found.length)
+    log.truncate_to(5)
+    fill(log, 1)
+    log.roll()
+    for sequence in range(4):
+        log.append(batch(b"x", producer=(7, 0, sequence), transactional=True), leader_epoch=0, now_ms=NOW_MS)
+        log.append(marker(7, commit=False), leader_epoch=0, origin=Origin.COORDINATOR, now_ms=NOW_MS)
+    assert found.view.bases[found.place] in bases(log)
+    discard, looked = LogFiles.discard, 0
+
+    def read_before(self: LogFiles, *given: Any) -> None:
+        nonlocal looked
+        looked += 1
+        found.file.close()  # as the cache does when others need descriptors
+        with contextlib.suppress(FileMissingError):
+            assert found.file.read(found.position, found.length) == expected
+        discard(self, *given)
+
+    monkeypatch.setattr(LogFiles, "discard", read_before)
+    log.update_high_watermark(log.end_offset)
+    log.delete_records(log.end_offset)
+    log.apply_retention(NOW_MS)
+    assert looked > 1
+
+
 def test_a_compacted_log_loses_only_what_lies_before_its_start() -> None:
     log = open_log(make_host(), LogConfig(compact=True, delete=False, segment_bytes=300, retention_ms=1))
     fill(log, 10)
@@ -197,8 +232,9 @@ def test_what_is_deleted_while_descriptors_are_short_does_not_come_back(operatio
     assert skip or operation == "open"
 
 
+@pytest.mark.parametrize("is_damaged", [False, True])
 @pytest.mark.parametrize("block", range(2))
-def test_a_segment_that_a_power_loss_brings_back_still_tells_what_was_aborted(block: int) -> None:
+def test_a_segment_that_a_power_loss_brings_back_still_tells_what_was_aborted(block: int, is_damaged: bool) -> None:
     """The names of its files were changed together: that of its transaction index alone was changed for good."""
     for seed in range(block * 40, block * 40 + 40):
         host = make_host(seed)
@@ -207,6 +243,13 @@ def test_a_segment_that_a_power_loss_brings_back_still_tells_what_was_aborted(bl
             log.append(batch(b"x", producer=(7, 0, sequence), transactional=True), leader_epoch=0, now_ms=NOW_MS)
             log.append(marker(7, commit=False), leader_epoch=0, origin=Origin.COORDINATOR, now_ms=NOW_MS)
             log.append(batch(b"y" * 30), leader_epoch=0, now_ms=NOW_MS)
+        if is_damaged:
+            log.close()
+            log = open_log(host, log.config, clean=True)
+            file = host.disk.open(log.segments[0].path(TXN_INDEX))
+            file.append([b"\0"])
+            file.sync()
+            file.close()
         log.update_high_watermark(log.end_offset)
         log.sync()
         log.delete_records(log.segments[1].base_offset)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 import ipaddress
 import ssl
@@ -12,7 +13,7 @@ import pytest
 
 from headrace.runtime import ConnectFailedError, real_runtime
 
-from .recorder import Recorder
+from .recorder import BufferedRecorder, Recorder
 
 x509 = pytest.importorskip("cryptography.x509", reason="needs cryptography to make a certificate")
 
@@ -141,6 +142,66 @@ def test_what_was_written_before_a_pause_survives_an_abort(certificate):
         transport.abort()
         peer.transport.resume_reading()
         await peer.until(lambda: len(peer.received) >= written)
+        listener.close()
+        await listener.wait_closed()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("says", [b"", b"hello"])
+def test_a_protocol_hears_of_its_connection_before_all_that_came_with_the_end_of_the_handshake(certificate, says):
+    """With TLS 1.2 the peer is the last to speak in it, and may say more in the same breath: also that it is closed."""
+
+    async def answer(reader, writer):
+        context = server_context(certificate)
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        tls = context.wrap_bio(incoming, outgoing, server_side=True)
+        while True:
+            try:
+                tls.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                writer.write(outgoing.read())
+                incoming.write(await reader.read(65536))
+        if says:
+            tls.write(says)
+        with contextlib.suppress(ssl.SSLWantReadError):
+            tls.unwrap()
+        writer.write(outgoing.read())
+        await reader.read()
+        writer.close()
+
+    async def main():
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        context = ssl.create_default_context(cafile=str(certificate))
+        for kind in (Recorder, BufferedRecorder):
+            _, client = await real_runtime().network.connect(kind, "127.0.0.1", port, ssl=context, timeout_s=60)
+            await client.lost
+            assert (client.events, client.received) == (["made", "eof", "lost"], says)
+        server.close()
+        await server.wait_closed()
+
+    asyncio.run(main())
+
+
+def test_a_protocol_hears_nothing_of_a_connection_whose_handshake_fails(certificate):
+    async def main():
+        network = real_runtime().network
+        listener = await network.listen(Recorder, "127.0.0.1", 0, ssl=server_context(certificate))
+        made = []
+
+        def remembered():
+            made.append(Recorder())
+            return made[0]
+
+        port, context = listener.addresses[0][1], ssl.create_default_context()
+        with pytest.raises(ConnectFailedError, match="certificate verify failed"):
+            await network.connect(remembered, "127.0.0.1", port, ssl=context, timeout_s=60)
+        for _ in range(10):
+            await asyncio.sleep(0)  # the transport is let go of in the loop's next turns
+        assert made[0].events == []
         listener.close()
         await listener.wait_closed()
 

@@ -28,6 +28,7 @@ log = logging.getLogger("headrace.broker.maintenance")
 SWEEP_INTERVAL_S = 5.0
 FLUSH_CHECK_INTERVAL_S = 1.0
 NEVER_MS = 2**62
+SEGMENTS_AT_ONCE = 10
 
 
 class Maintenance:
@@ -147,8 +148,16 @@ class Maintenance:
         now_ms = self._broker.runtime.clock.now_ms()
         for partition in self._partitions():
             # Its disk may fail, or its topic be deleted: no reason to keep the others waiting.
-            await self._tried(f"retention of {partition.key}", partition.turns.change_log(_retain, now_ms))
+            await self._tried(f"retention of {partition.key}", self._retain_log(partition, now_ms))
         self._forget_absent()
+
+    async def _retain_log(self, partition: Partition, now_ms: int) -> None:
+        """A few segments at a time: each costs some syncs, while appends to all logs of the directory wait."""
+        deleted: list[int] = []
+        while not deleted or deleted[-1] == SEGMENTS_AT_ONCE:
+            await partition.turns.change_log(_retain, now_ms, deleted)
+        if any(deleted):
+            log.info("%s: %d segments deleted by retention", partition.key, sum(deleted))
 
     async def _checkpoint(self) -> None:
         """Write down how far each log is durable, where it starts and what is committed; only when that has changed."""
@@ -220,10 +229,8 @@ class Maintenance:
         return [partition for partition in self._broker.replicas.partitions.values() if not partition.is_offline]
 
 
-def _retain(partition_log: Log, now_ms: int) -> None:
-    deleted = partition_log.apply_retention(now_ms)
+def _retain(partition_log: Log, now_ms: int, deleted: list[int]) -> None:
+    deleted.append(len(partition_log.apply_retention(now_ms, SEGMENTS_AT_ONCE)))
     partition_log.remove_discarded(now_ms)
     partition_log.roll_if_due(now_ms)
     partition_log.producers.remove_expired(now_ms)
-    if deleted:
-        log.info("%s: %d segments deleted by retention", partition_log.partition, len(deleted))

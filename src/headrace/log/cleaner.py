@@ -151,7 +151,7 @@ class Cleaner:
         self._write_checkpoint = write_checkpoint
         self._checkpoints: dict[str, dict[TopicPartition, _Cleaned]] = {}
         self._cuts_known: dict[TopicPartition, int] = {}
-        # Those that were given up: until all others that are due had their turn, they wait for their next one.
+        # Those that were given up, and those that had their turn since: until all that are due had theirs.
         self._passed_over: set[TopicPartition] = set()
         self._one_at_a_time = asyncio.Lock()
         self.metrics = CleanerMetrics()
@@ -174,7 +174,8 @@ class Cleaner:
             self._passed_over.add(partition)
             try:
                 report = await self._clean(candidate, known, now_ms)
-                self._passed_over.discard(partition)
+                if len(self._passed_over) == 1:
+                    self._passed_over.clear()  # no other waits for its turn to be over
                 return report
             except CleaningStoppedError as stopped:
                 self.metrics.given_up += 1

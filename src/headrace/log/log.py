@@ -380,13 +380,14 @@ class Log(AppendableLog):
         self._publish(start_offset=max(offset, view.start_offset), epochs=epochs)
 
     @by_writer
-    def apply_retention(self, now_ms: int) -> list[Segment]:
-        """Delete the segments that are before the log's start, over its size or over its age; which they were."""
+    def apply_retention(self, now_ms: int, at_most: int | None = None) -> list[Segment]:
+        """Delete the segments that are before the log's start, over its size or over its age, the oldest so many of
+        them; which they were."""
         self._check_usable()
         with contextlib.suppress(DiskError):
             # Without them the log works as before: a disk that has no room for them is no reason to give it up.
             self.files.restore_indexes()
-        doomed = retention.expired(self, now_ms)
+        doomed = retention.expired(self, now_ms)[:at_most]
         if not doomed:
             return []
         with self._failing(outlasts_shortage=True):

@@ -138,17 +138,22 @@ class LogFiles:
     def discard(self, segments: Sequence[Segment], due_ms: int) -> None:
         """Take segments out of use; their files stay a while under other names, for readers with slices of them."""
         for segment in segments:
-            for _, earlier in self.discarded:
-                if earlier.base_offset == segment.base_offset:
-                    # Its files are about to be replaced by these: whoever has a slice of it must not read them.
-                    earlier.file.gone = True
+            self._give_names_to(segment)
             segment.discard()
             self.discarded.append((due_ms, segment))
             self.changed = self.directory_changed = True
 
+    def _give_names_to(self, segment: Segment) -> None:
+        """Before a segment is discarded under the names of one that was discarded before: whoever has a slice of that
+        one must not read these files."""
+        for _, earlier in self.discarded:
+            if earlier.base_offset == segment.base_offset:
+                earlier.file.gone = True
+
     def discard_first(self, segment: Segment, due_ms: int, directory: HeldDirectory) -> None:
         """Discard what `drop_first` took out."""
         if segment.load_aborted():
+            self._give_names_to(segment)
             # For good before the rest: found again without its transaction index, it would not tell what was aborted.
             segment.file.rename(segment.path(LOG) + DELETED)
             directory.sync()

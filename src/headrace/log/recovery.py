@@ -315,10 +315,14 @@ class LogLoader:
 
     def _rebuild_aborted(self, segment: Segment, reason: str) -> None:
         """Make a transaction index again: from the state before the segment, over its batches."""
+        segment.set_aborted([])
+        try:
+            self._load_snapshot(segment.base_offset)
+            replay(self._producers, self._segments, self._end_of(segment), segment)
+        except CorruptBatchError:
+            segment.set_aborted(None)  # it is not as empty as it is by now
+            raise
         self._report.rebuilt.append(f"{file_name(segment.base_offset, TXN_INDEX)} ({reason})")
-        segment.forget_aborted()
-        self._load_snapshot(segment.base_offset)
-        replay(self._producers, self._segments, self._end_of(segment), segment)
         # Whole and durable at once, as it may lie before the recovery point: one that is missing says that there is
         # nothing in it.
         self._disk.replace_file(segment.path(TXN_INDEX), b"".join(entry.to_bytes() for entry in segment.aborted()))

@@ -405,15 +405,15 @@ class Segment:
             entries = self._aborted = self._aborted or entries
         return entries
 
-    def forget_aborted(self) -> None:
-        """Begin anew what is in the transaction index, which is damaged."""
-        self._aborted = []
+    def set_aborted(self, entries: list[AbortedTransaction] | None) -> None:
+        """Begin anew where the index is damaged; with None, whoever needs it looks into the file, and is told."""
+        self._aborted = entries
 
     def load_aborted(self) -> bool:
-        """Have in memory what readers need when the files are gone; whether there is anything."""
+        """Have in memory what readers need when the files are gone; whether there is, or may be, anything."""
         with contextlib.suppress(DamagedIndexError):
             return bool(self.aborted())
-        return False
+        return True
 
     def _read_aborted(self) -> bytes:
         """The file's bytes; none when there is no file. But "no file" must not be said of one that was renamed."""

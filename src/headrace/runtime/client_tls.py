@@ -21,6 +21,35 @@ class Unread(asyncio.Protocol):
         transport.pause_reading()
 
 
+class _Early(asyncio.Protocol):
+    """Takes what comes together with the end of the handshake, for a protocol that is not told of a connection yet.
+
+    Nor is that one told of the end of a connection which it never had, where the handshake fails.
+    """
+
+    def __init__(self) -> None:
+        self._data = b""
+        self._has_ended = False
+
+    def data_received(self, data: bytes) -> None:
+        self._data += data
+
+    def eof_received(self) -> None:
+        self._has_ended = True
+
+    def pass_on(self, protocol: Any) -> None:
+        data, is_buffered = self._data, isinstance(protocol, asyncio.BufferedProtocol)
+        while data and is_buffered:
+            room = protocol.get_buffer(len(data))
+            taken = min(len(room), len(data))
+            room[:taken], data = data[:taken], data[taken:]
+            protocol.buffer_updated(taken)
+        if data:
+            protocol.data_received(data)
+        if self._has_ended:
+            protocol.eof_received()
+
+
 class _BelowTls(asyncio.BufferedProtocol):
     """What the socket's transport calls: asyncio's TLS, and whoever writes where the socket has no room, or room again.
 
@@ -101,8 +130,11 @@ async def begin_tls(
     server_hostname: str | None,
 ) -> asyncio.Transport:
     """Shake hands on a connection that was just made for `Unread`; the transport for this protocol."""
-    tls = await asyncio.get_running_loop().start_tls(below, protocol, context, server_hostname=server_hostname)
+    early = _Early()
+    tls = await asyncio.get_running_loop().start_tls(below, early, context, server_hostname=server_hostname)
     assert tls is not None
+    tls.set_protocol(protocol)
     transport = TlsTransport(tls, below, protocol)
     protocol.connection_made(transport)
+    early.pass_on(protocol)
     return transport

@@ -190,6 +190,9 @@ def test_a_damaged_transaction_index_is_made_again_and_until_then_costs_its_read
     found = log.locate(0, 1000, limit=20, at_least_one=True)
     with pytest.raises(CorruptBatchError):
         log.aborted_transactions(0, found)
+    with pytest.raises(CorruptBatchError):  # of which a follower holds up this log alone
+        log.truncate_to(4)
+    assert (log.end_offset, log.failure) == (20, None)
     log.abandon()
     for _ in range(2):
         log = open_log(host, CONFIG, clean=clean, recovery_point=20)

@@ -17,6 +17,7 @@ from tests.waiting import eventually
 
 from headrace import Producer
 from headrace.cli.app import run
+from headrace.client.errors import BufferExhaustedError
 from headrace.client.ranges import RangeReader
 from headrace.errors import InvalidTopicError
 from headrace.parallel import Counters, ParallelConsumer, PartitionState, Reject, Retry, Snapshot
@@ -168,6 +169,28 @@ def test_what_was_put_back_is_remembered_where_another_letter_was_refused(
         assert told == [0, 2]
         assert [letter.is_redriven for letter in dead.letters(include_redriven=True)] == [True, False, True]
         assert dead.redrive() == 1
+    with RangeReader({"bootstrap.servers": address}) as reader:
+        assert reader.end_offsets([(letters, 0)]) == {(letters, 0): 13}
+
+
+def test_what_was_put_back_is_remembered_where_there_was_no_room_for_another_letter(
+    address: str, letters: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain_send = DeadLetters._send
+
+    def send(self: DeadLetters, producer: Producer, letter: Any, topic: str) -> Any:
+        if letter.record.offset == 1:
+            raise BufferExhaustedError("buffer.memory stayed full")
+        return plain_send(self, producer, letter, topic)
+
+    with DeadLetters(config(address), f"{letters}.dead") as dead:
+        with monkeypatch.context() as patched:
+            patched.setattr(DeadLetters, "_send", send)
+            for _ in range(2):
+                with pytest.raises(BufferExhaustedError):
+                    dead.redrive()
+        assert [letter.is_redriven for letter in dead.letters(include_redriven=True)] == [True, False, False]
+        assert dead.redrive() == 2
     with RangeReader({"bootstrap.servers": address}) as reader:
         assert reader.end_offsets([(letters, 0)]) == {(letters, 0): 13}
 

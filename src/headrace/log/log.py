@@ -14,12 +14,13 @@ from headrace.log.config import LogConfig
 from headrace.log.invariants import SPAN_BYTES, BrokenInvariantError, read_fault, read_span, view_fault
 from headrace.log.leader_epochs import LeaderEpochs
 from headrace.log.log_files import LogFiles
+from headrace.log.offset_index import DamagedIndexError
 from headrace.log.ownership import by_writer
 from headrace.log.producer_loading import load_snapshot, replay
 from headrace.log.producer_state import DEFAULT_EXPIRATION_MS, LogProducers, ProducerEntry, Verification
 from headrace.log.reading import Slice, TimeAndOffset
 from headrace.log.recovery import Loaded, LogLoader
-from headrace.log.segment import TEMPORARY, Caches, Segment
+from headrace.log.segment import TEMPORARY, TXN_INDEX, Caches, Segment
 from headrace.log.transaction_index import AbortedTransaction
 from headrace.records import CorruptBatchError
 from headrace.runtime import Buffer, DiskError, Runtime
@@ -269,7 +270,10 @@ class Log(AppendableLog):
             with self._failing(outlasts_shortage=True):
                 # All that needs a descriptor comes before anything is changed: until then it can be tried again.
                 offset = reading.batch_start(kept, offset)
-                cut = kept.cut_at(offset, now_ms)
+                try:
+                    cut = kept.cut_at(offset, now_ms)
+                except DamagedIndexError as error:
+                    raise CorruptBatchError(f"{kept.path(TXN_INDEX)}: {error}; a restart makes it again") from error
                 producers = self._producers_at(offset, (*view.segments[:place], cut))
                 for segment in view.segments[place:]:
                     segment.load_aborted()

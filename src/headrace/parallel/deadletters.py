@@ -16,7 +16,7 @@ from headrace.client.consumer.records import ConsumerRecord
 from headrace.client.offsets import OffsetAndMetadata
 from headrace.client.producer.blocking import Producer
 from headrace.client.ranges import RangeReader, without_group
-from headrace.errors import UnknownTopicOrPartitionError
+from headrace.errors import HeadraceError, UnknownTopicOrPartitionError
 from headrace.parallel.errors import ParallelError
 from headrace.parallel.finished import Interval, decode_finished, encode_finished, merge
 from headrace.parallel.letters import PART, part_of, unpack
@@ -154,7 +154,14 @@ class DeadLetters:
         with Producer(_producer_config(self._config)) as producer:
             for begin in range(0, len(chosen), _AT_ONCE):
                 part = list(zip(chosen, names))[begin : begin + _AT_ONCE]
-                deliveries = [self._send(producer, letter, name) for letter, name in part]
+                deliveries: list[Any] = []
+                refused: HeadraceError | None = None
+                for letter, name in part:
+                    try:
+                        deliveries.append(self._send(producer, letter, name))
+                    except HeadraceError as error:  # there is no room for it, say, as no broker takes those before it
+                        refused = error
+                        break
                 errors = [delivery.exception() for delivery in deliveries]
                 # Written down only once they are there: a crash in between puts some back twice, and loses none. Also
                 # where others were refused, or those that are there would be put back with every attempt at these.
@@ -164,9 +171,9 @@ class DeadLetters:
                 for letter, name in there:
                     on_each(letter, name)
                 count += len(there)
-                for error in errors:
-                    if error is not None:
-                        raise error
+                for failed in (*errors, refused):
+                    if failed is not None:
+                        raise failed
         return count
 
     def _send(self, producer: Producer, letter: DeadLetter, topic: str) -> Any:

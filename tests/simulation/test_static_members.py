@@ -45,10 +45,10 @@ def _member(member_id: str) -> ConsumerGroupMetadata:
 
 def test_a_commit_of_a_static_member_that_was_replaced_is_noticed() -> None:
     history = History()
-    history.is_member(_member("one"))
+    history.is_member(_member("one"), history.tick())
     history.was_member(_member("one"), history.tick())
     asked_at = history.tick()
-    history.is_member(_member("two"))
+    history.is_member(_member("two"), history.tick())
     # It was asked for when nobody knew of the other.
     history.was_member(_member("one"), asked_at)
     history.was_member(_member("two"), history.tick())
@@ -56,8 +56,16 @@ def test_a_commit_of_a_static_member_that_was_replaced_is_noticed() -> None:
         history.was_member(_member("one"), history.tick())
 
 
+def test_a_static_member_that_is_told_late_may_have_been_replaced_by_one_that_was_told_before() -> None:
+    history = History()
+    began_at = history.tick()
+    history.is_member(_member("last"), history.tick())
+    history.is_member(_member("first"), began_at)
+    history.was_member(_member("last"), history.tick())
+
+
 def test_members_without_an_instance_id_replace_nobody() -> None:
     history = History()
     for member_id in ("one", "two"):
-        history.is_member(ConsumerGroupMetadata("g", 1, member_id))
+        history.is_member(ConsumerGroupMetadata("g", 1, member_id), history.tick())
     history.was_member(ConsumerGroupMetadata("g", 1, "one"), history.tick())

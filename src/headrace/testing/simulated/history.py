@@ -137,8 +137,9 @@ class History:
         self.processed: dict[tuple[str, TopicPartition], dict[int, str]] = {}
         #: Who had a partition, by group and generation.
         self._owners: dict[tuple[str, int, TopicPartition], str] = {}
-        #: By group and instance id: the member ids that it was given, and when each was first seen to be in effect.
-        self._instances: dict[tuple[str, str], dict[str, int]] = {}
+        #: By group and instance id: the member ids that it was given; since when each may have been asked for, and when
+        #: it was first seen to be in effect.
+        self._instances: dict[tuple[str, str], dict[str, tuple[int, int]]] = {}
         self.handled = Handled()
         #: What topics are configured with, as the last answer said. Of what is in doubt nothing is known any more: it
         #: may be done at any time.
@@ -159,18 +160,20 @@ class History:
             if other != owner:
                 raise BrokenError(f"{partition}: {other} and {owner} have it in generation {who.generation_id}")
 
-    def is_member(self, who: ConsumerGroupMetadata) -> None:
-        """A member was given its share. If it is a static one, whoever had its place before is none from now on."""
+    def is_member(self, who: ConsumerGroupMetadata, began_at: int) -> None:
+        """A member, which began then, was given its share. If it is a static one, whoever had its place before that is
+        none from now on."""
         if who.group_instance_id is not None:
             known = self._instances.setdefault((who.group_id, who.group_instance_id), {})
-            known.setdefault(who.member_id, self.tick())
+            known.setdefault(who.member_id, (began_at, self.tick()))
 
     def was_member(self, who: ConsumerGroupMetadata, asked_at: int) -> None:
         """Something was accepted of a member: a static one had not been replaced when it asked for that."""
         known = self._instances.get((who.group_id, who.group_instance_id or ""), {})
-        since = known.get(who.member_id, asked_at)
-        for other, at in known.items():
-            if since < at < asked_at:
+        since = known.get(who.member_id, (0, asked_at))[1]
+        for other, (began_at, seen_at) in known.items():
+            # Of two that asked at about the same time, the one that is told later may have been replaced by then.
+            if since < began_at and seen_at < asked_at:
                 raise BrokenError(
                     f"a commit of {who.member_id} was accepted, though {other} had its place as {who.group_instance_id}"
                 )

@@ -26,12 +26,13 @@ class MemberShare:
         self._history = history
         self._group = group
         self._name = name
+        self._began_at = history.tick()
         self._held: dict[TopicPartition, _Held] = {}
 
     def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
         who = self._consumer.group_metadata()
         self._history.owns(who, self._consumer.assignment())
-        self._history.is_member(who)
+        self._history.is_member(who, self._began_at)
         self.assigned(partitions)
 
     def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:

@@ -299,9 +299,10 @@ class ModelBroker:
 
     def _OffsetForLeaderEpoch(self, request: Any, _: Any) -> Any:
         topic = request.topics[0]
-        log = self.logs[TopicPartition(topic.topic, topic.partitions[0].partition)]
-        answer = SimpleNamespace(error_code=0, end_offset=log.end)
-        return SimpleNamespace(topics=[SimpleNamespace(partitions=[answer])])
+        partition = topic.partitions[0].partition
+        log = self.logs[TopicPartition(topic.topic, partition)]
+        answer = SimpleNamespace(error_code=0, partition=partition, end_offset=log.end)
+        return SimpleNamespace(topics=[SimpleNamespace(topic=topic.topic, partitions=[answer])])
 
     def _ListOffsets(self, request: Any, _: Any) -> Any:
         answer = SimpleNamespace(error_code=0, offset=0, timestamp=-1, leader_epoch=-1)

@@ -72,7 +72,10 @@ def test_the_architecture_has_every_room_and_only_files_that_are_there() -> None
     table = page.partition("| room |")[2].partition("\n\n")[0]
     assert rooms == set(re.findall(r"`(\w+)/`", "\n".join(line.split(" | ")[0] for line in table.splitlines())))
     way = page.partition("## A record's way")[2].partition("\n## ")[0]
-    folders = [source, *(source / name for name in ("client/producer", "client/consumer", "broker"))]
+    folders = [
+        source,
+        *(source / name for name in ("client/producer", "client/consumer", "broker", "broker/partitions")),
+    ]
     named = re.findall(r"`([\w/]+\.py)`", way)
     assert len(named) > 50
     assert not [name for name in named if not any((folder / name).exists() for folder in folders)]

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from headrace.broker.dispatch import Pending
-from headrace.broker.group_service import GroupService
+from headrace.broker.coordinators.group_service import GroupService
+from headrace.broker.coordinators.transaction_service import TransactionService
+from headrace.broker.coordinators.write_order import batch_bytes_max
 from headrace.broker.handlers.txn_offset_commit import txn_offset_commit
-from headrace.broker.purgatory import Watchers
-from headrace.broker.transaction_service import TransactionService
-from headrace.broker.write_order import batch_bytes_max
+from headrace.broker.partitions.purgatory import Watchers
+from headrace.broker.requests.dispatch import Pending
 from headrace.cluster.broker_config import BrokerConfig
 from headrace.cluster.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from headrace.coordination import StoredRecord

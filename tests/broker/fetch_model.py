@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from headrace.broker.broker import Broker
-from headrace.broker.partition import Partition
+from headrace.broker.partitions.partition import Partition
 from headrace.errors import ErrorCode
 from headrace.log import Log, Origin
 from headrace.protocol.messages.delete_records import (

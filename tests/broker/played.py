@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from headrace.broker.broker import Broker
-from headrace.broker.connection import ServerConnection
+from headrace.broker.server.connection import ServerConnection
 from headrace.runtime.simulated import Simulation, run_simulation
 
 from . import raw

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from headrace.broker import fetch_at_once
-from headrace.broker.dispatch import RequestContext
-from headrace.broker.pipeline import RequestPipeline
+from headrace.broker.partitions import fetch_at_once
+from headrace.broker.requests.dispatch import RequestContext
+from headrace.broker.requests.pipeline import RequestPipeline
 from headrace.error_codes import ErrorCode
 from headrace.protocol import codec
 from headrace.protocol.api import ApiKey

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from tests.waiting import eventually
 
-from headrace.broker import fetching
-from headrace.broker.connection import REQUESTS_PER_TURN, ServerConnection
+from headrace.broker.partitions import fetching
+from headrace.broker.server.connection import REQUESTS_PER_TURN, ServerConnection
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.api_versions import ApiVersionsRequest
 from headrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic

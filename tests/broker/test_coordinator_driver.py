@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from tests.waiting import becomes
 
-from headrace.broker import coordinator_driver
+from headrace.broker.coordinators import driver as coordinator_driver
+from headrace.broker.coordinators.write_order import Append, WriteOrder
 from headrace.broker.handlers.delete_groups import delete_groups
 from headrace.broker.handlers.list_transactions import list_transactions
-from headrace.broker.refusals import tells
-from headrace.broker.write_order import Append, WriteOrder
+from headrace.broker.requests.refusals import tells
 from headrace.cluster.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from headrace.errors import ErrorCode, KafkaStorageError
 from headrace.groups import Now

@@ -13,8 +13,8 @@ import pytest
 from tests.waiting import becomes
 
 from headrace.broker.broker import Broker
-from headrace.broker.leadership import Leadership
-from headrace.broker.write_order import begin_append
+from headrace.broker.coordinators.write_order import begin_append
+from headrace.broker.partitions.leadership import Leadership
 from headrace.cluster.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from headrace.errors import ErrorCode, KafkaStorageError
 from headrace.protocol.messages.create_topics import CreatableTopic

@@ -11,8 +11,8 @@ import pytest
 from tests.waiting import becomes
 
 from headrace.broker.broker import Broker
-from headrace.broker.dispatch import settled
 from headrace.broker.handlers.txn_offset_commit import txn_offset_commit
+from headrace.broker.requests.dispatch import settled
 from headrace.cluster.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest

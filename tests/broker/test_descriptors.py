@@ -15,8 +15,8 @@ import pytest
 from tests.waiting import eventually
 
 from headrace.broker.broker import WAITING_LOGS_RETRY_S
-from headrace.broker.descriptors import share_out
-from headrace.broker.replicas import Replicas
+from headrace.broker.partitions.replicas import Replicas
+from headrace.broker.server.descriptors import share_out
 from headrace.cluster.image import Image
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.metadata import MetadataRequest

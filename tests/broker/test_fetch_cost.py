@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from headrace.broker.broker import Broker
-from headrace.broker.fetch_sessions import SessionPartition
-from headrace.broker.fetching import Fetching
+from headrace.broker.partitions.fetch_sessions import SessionPartition
+from headrace.broker.partitions.fetching import Fetching
 from headrace.protocol.messages.create_topics import CreatableTopic
 from headrace.protocol.messages.delete_records import (
     DeleteRecordsPartition,

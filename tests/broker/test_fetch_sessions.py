@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from headrace.broker.fetch_sessions import (
+from headrace.broker.partitions.fetch_sessions import (
     EVICTABLE_AFTER_MS,
     FetchSession,
     FetchSessions,

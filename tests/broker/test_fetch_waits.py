@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from tests.log import making
 
-from headrace.broker import fetching
 from headrace.broker.broker import Broker
-from headrace.broker.partition import Partition
-from headrace.broker.produce_at_once import MAGIC_AT
-from headrace.broker.replicas import Replicas
+from headrace.broker.partitions import fetching
+from headrace.broker.partitions.partition import Partition
+from headrace.broker.partitions.produce_at_once import MAGIC_AT
+from headrace.broker.partitions.replicas import Replicas
 from headrace.errors import ErrorCode, NotLeaderOrFollowerError
 from headrace.log import Origin, WouldBlockError
 from headrace.protocol.messages.delete_topics import DeleteTopicsRequest

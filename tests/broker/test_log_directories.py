@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import KafkaError, Message, Producer
 from tests.waiting import becomes, eventually
 
-from headrace.broker.replicas import MOVES_AT_ONCE
+from headrace.broker.partitions.replicas import MOVES_AT_ONCE
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.alter_replica_log_dirs import (
     AlterReplicaLogDir,

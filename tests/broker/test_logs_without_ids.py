@@ -15,7 +15,7 @@ from tests.log.making import batch
 from tests.waiting import becomes
 
 from headrace.broker.broker import Broker
-from headrace.broker.replicas import Replicas
+from headrace.broker.partitions.replicas import Replicas
 from headrace.log import Log, LogDirectories, partition_metadata
 from headrace.protocol.messages.create_topics import CreatableTopic
 from headrace.runtime import Disk, DiskError, real_runtime

@@ -13,7 +13,7 @@ import pytest
 from tests.waiting import becomes
 
 from headrace.broker.broker import Broker
-from headrace.broker.maintenance import Maintenance
+from headrace.broker.partitions.maintenance import Maintenance
 from headrace.broker.replication.copying import StaleAnswerError
 from headrace.broker.replication.manager import ReplicationManager
 from headrace.errors import KafkaStorageError

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from headrace.broker.element_bound import ELEMENTS_ALWAYS
-from headrace.broker.marker_queues import MarkerQueues
+from headrace.broker.coordinators.marker_queues import MarkerQueues
+from headrace.broker.coordinators.verification_queues import VerificationQueues
 from headrace.broker.peers import PeerConnection
-from headrace.broker.verification_queues import VerificationQueues
+from headrace.broker.requests.element_bound import ELEMENTS_ALWAYS
 from headrace.cluster.records import NO_LEADER
 from headrace.cluster.topic_names import TRANSACTION_STATE
 from headrace.errors import ErrorCode, NetworkError

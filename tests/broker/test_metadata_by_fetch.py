@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headrace.broker.metadata_fetcher import MetadataFetcher
+from headrace.broker.metadata.fetcher import MetadataFetcher
 from headrace.cluster.image import InconsistentMetadataError
 from headrace.cluster.records import METADATA_TOPIC, METADATA_TOPIC_ID
 from headrace.cluster.store import Seat, StoreMember
@@ -463,7 +463,7 @@ def test_a_broker_that_the_store_has_left_still_learns_from_the_controller() -> 
 def test_a_broker_that_missed_what_a_snapshot_took_the_place_of_goes_on_after_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("headrace.broker.metadata_service.RECORDS_MAX", 10)
+    monkeypatch.setattr("headrace.broker.metadata.service.RECORDS_MAX", 10)
 
     async def main(cluster: SeveralBrokers) -> None:
         controller = await controller_of(cluster)

@@ -10,8 +10,8 @@ import pytest
 from tests.cluster.test_image import state
 from tests.waiting import becomes
 
-from headrace.broker.controller_service import ControllerService
-from headrace.broker.metadata_follower import MetadataFollower
+from headrace.broker.metadata.controller_service import ControllerService
+from headrace.broker.metadata.follower import MetadataFollower
 from headrace.cluster.broker_config import BrokerConfig
 from headrace.cluster.brokers import Registration
 from headrace.cluster.changes import Changes

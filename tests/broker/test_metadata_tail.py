@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.broker.metadata_fetcher import reading_of
-from headrace.broker.metadata_tail import MetadataTail
+from headrace.broker.metadata.fetcher import reading_of
+from headrace.broker.metadata.tail import MetadataTail
 from headrace.cluster.image import InconsistentMetadataError
 from headrace.cluster.records import ConfigRecord, MetadataRecord, ResourceType
 from headrace.protocol.messages.fetch import PartitionData

@@ -10,7 +10,7 @@ import pytest
 from tests.waiting import becomes
 
 from headrace.broker.broker import Broker
-from headrace.broker.partition import Partition
+from headrace.broker.partitions.partition import Partition
 from headrace.log import Log
 from headrace.protocol.messages.create_topics import CreatableTopic
 from headrace.runtime.simulated import Simulation, run_simulation

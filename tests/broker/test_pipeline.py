@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from headrace.broker.dispatch import ANONYMOUS, CloseConnectionError, RequestContext
-from headrace.broker.kept_answers import KEPT_BYTES_MAX, REQUEST_BYTES_MAX, KeptAnswers
-from headrace.broker.request_metrics import ApiMetrics, Times
+from headrace.broker.requests.dispatch import ANONYMOUS, CloseConnectionError, RequestContext
+from headrace.broker.requests.kept_answers import KEPT_BYTES_MAX, REQUEST_BYTES_MAX, KeptAnswers
+from headrace.broker.requests.request_metrics import ApiMetrics, Times
 from headrace.errors import ErrorCode
 from headrace.protocol import codec
 from headrace.protocol.api import ApiKey

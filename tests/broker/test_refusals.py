@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headrace.broker.refusals import refuse, tells
+from headrace.broker.requests.refusals import refuse, tells
 from headrace.errors import ErrorCode, NotCoordinatorError
 from headrace.protocol.api import ApiKey, api, declared_keys
 from headrace.protocol.schema import Array, Field, Primitive

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from tests.log.test_directories_names import damage
 
-from headrace.broker.directory_reports import DirectoryReports
-from headrace.broker.replicas import Replicas
+from headrace.broker.metadata.directory_reports import DirectoryReports
+from headrace.broker.partitions.replicas import Replicas
 from headrace.cluster.records import MetadataRecord, PartitionChangeRecord
 from headrace.cluster.store import StoreError
 from headrace.cluster.store.node_store import NodeStore

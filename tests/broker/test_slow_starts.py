@@ -8,7 +8,7 @@ import pytest
 
 from headrace.broker import startup
 from headrace.broker.broker import Broker
-from headrace.broker.patience import StartGivenUpError
+from headrace.broker.metadata.store_patience import StartGivenUpError
 from headrace.cluster.store import StoreUnavailableError
 from headrace.cluster.store.node_formats import CONTROLLER
 from headrace.cluster.store.node_store import NodeStore
@@ -147,7 +147,7 @@ def test_a_registration_that_may_still_succeed_is_asked_for_again(
                 monkeypatch.undo()
             return BrokerRegistrationResponse(error_code=code)
 
-        monkeypatch.setattr("headrace.broker.controller_requests.register", refuse)
+        monkeypatch.setattr("headrace.broker.metadata.controller_requests.register", refuse)
         if passes:
             await late.start()
             assert len(refused) == 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from headrace.broker.stalls import Stalls
+from headrace.broker.metadata.stalls import Stalls
 from headrace.cluster.store import StoreUnavailableError
 from headrace.runtime.simulated import Simulation
 

@@ -14,8 +14,8 @@ from tests.waiting import becomes, eventually
 
 from headrace import Admin, Consumer, NewTopic, Producer
 from headrace.broker.broker import Broker
-from headrace.broker.dispatch import Pending, settled
 from headrace.broker.handlers.txn_offset_commit import txn_offset_commit
+from headrace.broker.requests.dispatch import Pending, settled
 from headrace.cluster.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from headrace.errors import ErrorCode
 from headrace.log import LogConfig

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from headrace.broker import produce_at_once
-from headrace.broker.partition import Partition
-from headrace.broker.pipeline import RequestPipeline
-from headrace.broker.produce_at_once import TOGETHER_MAX
+from headrace.broker.partitions import produce_at_once
+from headrace.broker.partitions.partition import Partition
+from headrace.broker.partitions.produce_at_once import TOGETHER_MAX
+from headrace.broker.requests.pipeline import RequestPipeline
 from headrace.error_codes import ErrorCode
 from headrace.log import Log
 from headrace.log.files import LogFile

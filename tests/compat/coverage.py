@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
-from headrace.broker.dispatch import load_handlers
+from headrace.broker.requests.dispatch import load_handlers
 from headrace.protocol.api import ApiKey
 
 ROOT = Path(__file__).parents[2]

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from headrace.broker.dispatch import RequestContext
-from headrace.broker.pipeline import RequestPipeline
+from headrace.broker.requests.dispatch import RequestContext
+from headrace.broker.requests.pipeline import RequestPipeline
 from headrace.protocol.api import ApiKey
 from headrace.protocol.codec import read_request_header
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from headrace.broker.dispatch import load_handlers
+from headrace.broker.requests.dispatch import load_handlers
 from headrace.protocol.api import ApiKey
 from headrace.testing import EmbeddedBroker
 

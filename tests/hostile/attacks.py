@@ -15,7 +15,7 @@ from tests.broker import raw
 from tests.broker.raw import RawClient
 from tests.waiting import eventually
 
-from headrace.broker.element_bound import ELEMENTS_ALWAYS
+from headrace.broker.requests.element_bound import ELEMENTS_ALWAYS
 from headrace.protocol import codec
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.api_versions import ApiVersionsRequest

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 from tests.broker.raw import RawClient
 
-from headrace.broker.dispatch import load_handlers
-from headrace.broker.element_bound import ELEMENTS_ALWAYS
+from headrace.broker.requests.dispatch import load_handlers
+from headrace.broker.requests.element_bound import ELEMENTS_ALWAYS
 from headrace.protocol.messages.api_versions import ApiVersionsRequest
 from headrace.protocol.schema import Array, Primitive
 from headrace.testing import BrokerProcess

@@ -31,9 +31,9 @@ from tests.broker.sim import Client, SimulatedBroker
 from tests.groups.recordings import BEHAVIOUR
 from tests.protocol.kio_pairs import kio_class, pair
 
-from headrace.broker.acceptor import Acceptor
-from headrace.broker.connection import ServerConnection
-from headrace.broker.dispatch import load_handlers
+from headrace.broker.requests.dispatch import load_handlers
+from headrace.broker.server.acceptor import Acceptor
+from headrace.broker.server.connection import ServerConnection
 from headrace.errors import ErrorCode
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest

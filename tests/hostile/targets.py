@@ -19,7 +19,7 @@ from headrace.assignors import decode_assignment, decode_subscription
 from headrace.assignors._group import Numbering
 from headrace.assignors._sticky_user_data import StickyUserDataReader
 from headrace.assignors.partition_list import TopicLayout
-from headrace.broker.dispatch import load_handlers
+from headrace.broker.requests.dispatch import load_handlers
 from headrace.cluster.records import FeatureLevelRecord, MetadataRecord, TopicRecord
 from headrace.cluster.store import StoreMember, node_formats
 from headrace.cluster.store.batches import batch_of, checked_batches, records_of

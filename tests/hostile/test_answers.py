@@ -9,9 +9,9 @@ import pytest
 from tests.broker.raw import RawClient
 from tests.waiting import eventually
 
-from headrace.broker.answer_memory import AnswerMemory
 from headrace.broker.broker import Broker
-from headrace.broker.connection import ServerConnection
+from headrace.broker.server.answer_memory import AnswerMemory
+from headrace.broker.server.connection import ServerConnection
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest

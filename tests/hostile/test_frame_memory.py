@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from tests.waiting import becomes
 
-from headrace.broker.frame_memory import FrameLimits, FrameMemory
+from headrace.broker.server.frame_memory import FrameLimits, FrameMemory
 from headrace.net.frames import FrameReader, up_to
 
 MIB = 1024 * 1024

@@ -16,8 +16,8 @@ from tests.broker.raw import RawClient
 from tests.log import golden
 from tests.waiting import eventually
 
-from headrace.broker.dispatch import load_handlers
-from headrace.broker.element_bound import ELEMENTS_ALWAYS
+from headrace.broker.requests.dispatch import load_handlers
+from headrace.broker.requests.element_bound import ELEMENTS_ALWAYS
 from headrace.cluster.image import InconsistentMetadataError
 from headrace.cluster.store import node_formats
 from headrace.cluster.store.directory_session import _frame

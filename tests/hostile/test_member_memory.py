@@ -9,8 +9,8 @@ import pytest
 from tests.broker.raw import RawClient, response_class
 from tests.waiting import eventually
 
-from headrace.broker import member_memory
-from headrace.broker.member_memory import MemberMemory
+from headrace.broker.coordinators import member_memory
+from headrace.broker.coordinators.member_memory import MemberMemory
 from headrace.errors import ErrorCode
 from headrace.groups.state import Group, Member, MemberSession
 from headrace.protocol import codec

@@ -11,8 +11,8 @@ from tests.broker import raw
 from tests.broker.raw import RawClient
 from tests.waiting import eventually
 
-from headrace.broker import maintenance
-from headrace.broker.producer_memory import PRODUCER_BYTES, ProducerMemory, largest_share
+from headrace.broker.partitions import maintenance
+from headrace.broker.partitions.producer_memory import PRODUCER_BYTES, ProducerMemory, largest_share
 from headrace.errors import KafkaStorageError
 from headrace.log.producer_state import LogProducers, ProducerEntry, WrittenBatch
 from headrace.testing import broker

@@ -12,10 +12,10 @@ from tests.broker import raw
 from tests.broker.raw import RawClient
 from tests.waiting import eventually
 
-from headrace.broker import element_bound, pipeline
 from headrace.broker.broker import Broker
 from headrace.broker.handlers import metadata as metadata_handler
-from headrace.broker.repeated import drop_repeated
+from headrace.broker.requests import element_bound, pipeline
+from headrace.broker.requests.repeated import drop_repeated
 from headrace.cluster.config_changes import HINTS_MAX
 from headrace.cluster.topics import CONFIGURED_PER_REQUEST_MAX
 from headrace.config import ConfigDefinition

@@ -13,11 +13,11 @@ from tests.broker import raw
 from tests.broker.raw import RawClient
 from tests.waiting import becomes
 
-from headrace.broker import costly_requests
 from headrace.broker.broker import Broker
-from headrace.broker.checks import LONG_FROM_RECORDS, Checks
-from headrace.broker.costly_requests import CostlyRequests
-from headrace.broker.time_used import TimeUsed
+from headrace.broker.partitions.checks import LONG_FROM_RECORDS, Checks
+from headrace.broker.requests import costly_requests
+from headrace.broker.requests.costly_requests import CostlyRequests
+from headrace.broker.server.time_used import TimeUsed
 from headrace.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from headrace.runtime import real_runtime

@@ -17,9 +17,9 @@ from typing import Any, TypeVar
 
 os.environ.setdefault("HEADRACE_CHECK_OWNERS", "1")  # when it is run as a command
 
-from headrace.broker.leadership import Isolation, Leadership
-from headrace.broker.partition import Partition
-from headrace.broker.produce_at_once import append_plain, append_together, look_at
+from headrace.broker.partitions.leadership import Isolation, Leadership
+from headrace.broker.partitions.partition import Partition
+from headrace.broker.partitions.produce_at_once import append_plain, append_together, look_at
 from headrace.errors import InvalidTxnStateError, NotLeaderOrFollowerError, OffsetOutOfRangeError
 from headrace.log import Appended, Caches, Log, LogConfig, Origin, Slice, WouldBlockError
 from headrace.log.cleaner import Cleaner

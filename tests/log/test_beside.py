@@ -11,8 +11,8 @@ import pytest
 from tests.log.making import NOW_MS, PARTITION, batch, make_host, marker, open_log
 from tests.waiting import becomes
 
-from headrace.broker.leadership import Leadership
-from headrace.broker.partition import Partition
+from headrace.broker.partitions.leadership import Leadership
+from headrace.broker.partitions.partition import Partition
 from headrace.errors import InvalidTxnStateError, KafkaStorageError, NotLeaderOrFollowerError
 from headrace.log import UNVERIFIED, Log, LogConfig, Origin, Slice, reading
 from headrace.log import segment as segment_module

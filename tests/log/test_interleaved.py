@@ -11,7 +11,7 @@ import pytest
 from tests.log import interleaved
 
 import headrace.log
-from headrace.broker import partition as partition_module
+from headrace.broker.partitions import partition as partition_module
 from headrace.log import Log
 from headrace.log.log_files import LogFiles
 from headrace.log.ownership import NotTheOwnerError

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from headrace.broker.leadership import Leadership
-from headrace.broker.partition import Partition
+from headrace.broker.partitions.leadership import Leadership
+from headrace.broker.partitions.partition import Partition
 from headrace.errors import CorruptMessageError, HeadraceError, KafkaStorageError
 from headrace.log import Log, LogConfig, LogDirectories
 from headrace.log.invariants import BrokenInvariantError

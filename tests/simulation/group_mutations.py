@@ -16,7 +16,7 @@ from headrace.assignors.base import GroupAssignment
 from headrace.assignors.ranges import RangeAssignor
 from headrace.assignors.roundrobin import RoundRobinAssignor
 from headrace.assignors.sticky import CooperativeStickyAssignor, StickyAssignor
-from headrace.broker.partition import Partition
+from headrace.broker.partitions.partition import Partition
 from headrace.client.consumer import _group_leader
 from headrace.client.consumer._group_leader import GroupLeader
 from headrace.client.consumer._subscription import Subscriptions

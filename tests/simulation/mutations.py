@@ -20,15 +20,15 @@ from tests.simulation.group_mutations import GROUP_MUTATIONS
 from tests.simulation.mutation import Mutation
 from tests.simulation.parallel_mutations import PARALLEL_MUTATIONS
 
-from headrace.broker import metadata_follower
-from headrace.broker import partition as partitions
-from headrace.broker.controller_service import ControllerService
-from headrace.broker.coordinator_driver import CoordinatorDriver
-from headrace.broker.marker_queues import MarkerQueues
-from headrace.broker.membership import ClusterMembership
-from headrace.broker.metadata_fetcher import MetadataFetcher
-from headrace.broker.metadata_tail import MetadataTail
-from headrace.broker.partition import Partition
+from headrace.broker.coordinators.driver import CoordinatorDriver
+from headrace.broker.coordinators.marker_queues import MarkerQueues
+from headrace.broker.metadata import follower as metadata_follower
+from headrace.broker.metadata.controller_service import ControllerService
+from headrace.broker.metadata.fetcher import MetadataFetcher
+from headrace.broker.metadata.membership import ClusterMembership
+from headrace.broker.metadata.tail import MetadataTail
+from headrace.broker.partitions import partition as partitions
+from headrace.broker.partitions.partition import Partition
 from headrace.broker.replication import copying, follower
 from headrace.broker.replication.leader import LeaderState, Proposal
 from headrace.client.cluster import view

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from headrace.broker.membership import ClusterMembership
-from headrace.broker.metadata_fetcher import MetadataFetcher
+from headrace.broker.metadata.fetcher import MetadataFetcher
+from headrace.broker.metadata.membership import ClusterMembership
 from headrace.client.admin.aio import Admin
 from headrace.client.admin.types import NewTopic
 from headrace.cluster.topic_names import CONSUMER_OFFSETS

@@ -9,29 +9,29 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
 from headrace.broker import startup
-from headrace.broker.acceptor import Acceptor, ConnectionLimits
-from headrace.broker.checks import Checks
-from headrace.broker.descriptors import share_out
-from headrace.broker.directory_reports import DirectoryReports
-from headrace.broker.dispatch import RequestContext
-from headrace.broker.fetch_at_once import KnownFetches
-from headrace.broker.fetch_sessions import FetchSessions
-from headrace.broker.frame_memory import FrameLimits
-from headrace.broker.group_service import GroupService
-from headrace.broker.listeners import ListenerSetting, parse_listeners
-from headrace.broker.maintenance import Maintenance
-from headrace.broker.membership import ASK_TIMEOUT_S, ClusterMembership
-from headrace.broker.metadata_service import MetadataService
-from headrace.broker.partition import Partition
-from headrace.broker.patience import StorePatience
-from headrace.broker.pipeline import RequestPipeline
-from headrace.broker.produce_at_once import TurnAppends
-from headrace.broker.producer_ids import ProducerIds
-from headrace.broker.refusals import refuse
-from headrace.broker.replicas import Replicas
+from headrace.broker.coordinators.group_service import GroupService
+from headrace.broker.coordinators.producer_ids import ProducerIds
+from headrace.broker.coordinators.transaction_service import TransactionService
+from headrace.broker.coordinators.write_order import batch_bytes_max
+from headrace.broker.metadata.directory_reports import DirectoryReports
+from headrace.broker.metadata.membership import ASK_TIMEOUT_S, ClusterMembership
+from headrace.broker.metadata.service import MetadataService
+from headrace.broker.metadata.store_patience import StorePatience
+from headrace.broker.partitions.checks import Checks
+from headrace.broker.partitions.fetch_at_once import KnownFetches
+from headrace.broker.partitions.fetch_sessions import FetchSessions
+from headrace.broker.partitions.maintenance import Maintenance
+from headrace.broker.partitions.partition import Partition
+from headrace.broker.partitions.produce_at_once import TurnAppends
+from headrace.broker.partitions.replicas import Replicas
 from headrace.broker.replication.manager import ReplicationManager
-from headrace.broker.transaction_service import TransactionService
-from headrace.broker.write_order import batch_bytes_max
+from headrace.broker.requests.dispatch import RequestContext
+from headrace.broker.requests.pipeline import RequestPipeline
+from headrace.broker.requests.refusals import refuse
+from headrace.broker.server.acceptor import Acceptor, ConnectionLimits
+from headrace.broker.server.descriptors import share_out
+from headrace.broker.server.frame_memory import FrameLimits
+from headrace.broker.server.listeners import ListenerSetting, parse_listeners
 from headrace.cluster.answers import Answers
 from headrace.cluster.broker_config import BrokerConfig
 from headrace.cluster.brokers import ProducerIdBlock, Registration

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Generic, TypeVar
 
-from headrace.broker.element_bound import ELEMENTS_ALWAYS
+from headrace.broker.requests.element_bound import ELEMENTS_ALWAYS
 from headrace.errors import HeadraceError
 
 log = logging.getLogger("headrace.broker.coordinator")

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from headrace.broker.fetch_sessions import SESSION_PARTITION_BYTES
-from headrace.broker.listeners import SECURITY_PROTOCOLS
+from headrace.broker.partitions.fetch_sessions import SESSION_PARTITION_BYTES
+from headrace.broker.server.listeners import SECURITY_PROTOCOLS
 from headrace.cluster.broker_config import BrokerConfig
 from headrace.cluster.brokers import Registration
 from headrace.cluster.decision import Decision

@@ -184,7 +184,7 @@ def _in_use(error: BaseException) -> bool:
 
 async def _serve(settings: dict[str, RawValue]) -> None:
     from headrace.broker.broker import Broker
-    from headrace.broker.patience import StartGivenUpError
+    from headrace.broker.metadata.store_patience import StartGivenUpError
     from headrace.cluster.broker_config import BrokerConfig
     from headrace.log.cleaner_process import InProcess
     from headrace.runtime import raise_descriptor_limit, real_runtime

@@ -11,8 +11,8 @@ from tests.broker import raw
 from tests.broker.sim import SimulatedBroker
 
 from headrace.broker.broker import Broker
-from headrace.broker.leadership import Leadership
-from headrace.broker.partition import Partition
+from headrace.broker.partitions.leadership import Leadership
+from headrace.broker.partitions.partition import Partition
 from headrace.broker.replication import copying
 from headrace.broker.replication.follower import Answer, Position
 from headrace.broker.replication.leader import LeaderState, Proposal

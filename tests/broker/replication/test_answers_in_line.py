@@ -88,7 +88,7 @@ def test_of_one_partition_only_one_is_unanswered() -> None:
 
 
 def test_no_more_wait_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.broker.answer_line.IN_LINE_MAX", 4)
+    monkeypatch.setattr("headrace.broker.server.answer_line.IN_LINE_MAX", 4)
 
     async def test(trio: Trio) -> None:
         await trio.create_topic(partitions=10)

@@ -10,7 +10,7 @@ from tests.broker import raw
 from tests.broker.sim import SimulatedBroker
 
 from headrace.broker.broker import Broker
-from headrace.broker.leadership import Leadership
+from headrace.broker.partitions.leadership import Leadership
 from headrace.errors import ErrorCode
 from headrace.log import Appended
 from headrace.protocol.messages.alter_partition import (

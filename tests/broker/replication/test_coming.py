@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from headrace.broker.purgatory import Waiter
+from headrace.broker.partitions.purgatory import Waiter
 from headrace.broker.replication.coming import ComingFollowers
 
 

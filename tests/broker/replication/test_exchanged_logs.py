@@ -22,8 +22,8 @@ from tests.broker.replication.partition_worlds import (
 from tests.waiting import becomes
 
 from headrace.broker.broker import Broker
-from headrace.broker.partition import Partition
-from headrace.broker.replicas import Replicas
+from headrace.broker.partitions.partition import Partition
+from headrace.broker.partitions.replicas import Replicas
 from headrace.broker.replication import copying
 from headrace.broker.replication.follower import Answer
 from headrace.errors import (

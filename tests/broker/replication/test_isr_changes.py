@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.broker.element_bound import ELEMENTS_ALWAYS, ELEMENTS_PER_PARTITION
 from headrace.broker.replication.isr_changes import IsrChanges
 from headrace.broker.replication.leader import LeaderState, Term
+from headrace.broker.requests.element_bound import ELEMENTS_ALWAYS, ELEMENTS_PER_PARTITION
 from headrace.protocol.codec import encode
 from headrace.protocol.codegen import decoder
 from headrace.protocol.messages.alter_partition import (

@@ -26,15 +26,15 @@ from tests.log.making import PARTITION, open_log
 from tests.waiting import becomes
 
 from headrace.broker.broker import Broker
-from headrace.broker.dispatch import RequestContext
 from headrace.broker.handlers.offset_for_leader_epoch import offset_for_leader_epoch
-from headrace.broker.leadership import Leadership
-from headrace.broker.partition import SYNC_RETRY_S, Partition
-from headrace.broker.purgatory import Waiter
+from headrace.broker.partitions.leadership import Leadership
+from headrace.broker.partitions.partition import SYNC_RETRY_S, Partition
+from headrace.broker.partitions.purgatory import Waiter
 from headrace.broker.replication import copying
 from headrace.broker.replication.copying import StaleAnswerError
 from headrace.broker.replication.follower import Answer
 from headrace.broker.replication.leader import Term
+from headrace.broker.requests.dispatch import RequestContext
 from headrace.cluster.changes import ChangedPartition, Changes
 from headrace.cluster.image import PartitionImage
 from headrace.cluster.records import ConfigRecord, ResourceType

@@ -11,7 +11,7 @@ from tests.broker import raw
 from tests.broker.replication.trio import NODES, TOPIC, TOPIC_ID, Trio, simulated
 from tests.waiting import becomes
 
-from headrace.broker.partition import Partition
+from headrace.broker.partitions.partition import Partition
 from headrace.broker.replication import copying
 from headrace.broker.replication.coming import RECENTLY_S
 from headrace.broker.replication.copying import Copied, StaleAnswerError

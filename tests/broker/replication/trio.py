@@ -14,7 +14,7 @@ from tests.broker.raw import AsyncRawClient
 from tests.broker.sim import PORT, SimulatedBroker
 
 from headrace.broker.broker import Broker
-from headrace.broker.partition import Partition
+from headrace.broker.partitions.partition import Partition
 from headrace.cluster import brokers as registrations
 from headrace.cluster import leadership
 from headrace.cluster.decision import Decision

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.broker.dispatch import RequestContext, handles
-from headrace.broker.rights import Operation, on_cluster
+from headrace.broker.requests.dispatch import RequestContext, handles
+from headrace.broker.requests.rights import Operation, on_cluster
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.broker.dispatch import RequestContext, handles
-from headrace.broker.rights import Operation, on_cluster
+from headrace.broker.requests.dispatch import RequestContext, handles
+from headrace.broker.requests.rights import Operation, on_cluster
 from headrace.errors import InvalidTopicError, KafkaError, LogDirNotFoundError, ReplicaNotAvailableError
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.alter_replica_log_dirs import (

@@ -11,8 +11,8 @@ import re
 from functools import cache
 from typing import TYPE_CHECKING
 
-from headrace.broker.dispatch import RequestContext, handles, load_handlers
-from headrace.broker.rights import NOTHING
+from headrace.broker.requests.dispatch import RequestContext, handles, load_handlers
+from headrace.broker.requests.rights import NOTHING
 from headrace.cluster.features import SUPPORTED_FEATURES
 from headrace.errors import ErrorCode
 from headrace.protocol.api import ApiKey

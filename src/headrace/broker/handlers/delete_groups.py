@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from headrace.broker.dispatch import Pending, RequestContext, handles, settled
-from headrace.broker.rights import Operation, on_groups
+from headrace.broker.requests.dispatch import Pending, RequestContext, handles, settled
+from headrace.broker.requests.rights import Operation, on_groups
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 

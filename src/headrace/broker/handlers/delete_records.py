@@ -11,10 +11,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from headrace.broker.dispatch import RequestContext, handles
-from headrace.broker.leaders import partition_here
-from headrace.broker.partition import Partition
-from headrace.broker.rights import Operation, on_topics
+from headrace.broker.partitions.leaders import partition_here
+from headrace.broker.partitions.partition import Partition
+from headrace.broker.requests.dispatch import RequestContext, handles
+from headrace.broker.requests.rights import Operation, on_topics
 from headrace.cluster.topic_names import is_internal
 from headrace.errors import (
     InvalidTopicError,

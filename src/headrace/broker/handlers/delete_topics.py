@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from headrace.broker.dispatch import RequestContext, handles
-from headrace.broker.rights import Operation, on_topics
+from headrace.broker.requests.dispatch import RequestContext, handles
+from headrace.broker.requests.rights import Operation, on_topics
 from headrace.errors import ErrorCode
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.delete_topics import (

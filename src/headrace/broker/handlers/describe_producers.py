@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.broker.dispatch import RequestContext, handles
-from headrace.broker.leaders import partition_here
-from headrace.broker.leadership import NO_LEADER_EPOCH
-from headrace.broker.repeated import REPETITIONS_ANSWERED_MAX
-from headrace.broker.rights import Operation, on_topics
+from headrace.broker.partitions.leaders import partition_here
+from headrace.broker.partitions.leadership import NO_LEADER_EPOCH
+from headrace.broker.requests.dispatch import RequestContext, handles
+from headrace.broker.requests.repeated import REPETITIONS_ANSWERED_MAX
+from headrace.broker.requests.rights import Operation, on_topics
 from headrace.cluster.topic_names import name_problem
 from headrace.errors import ErrorCode, KafkaError
 from headrace.protocol.api import ApiKey

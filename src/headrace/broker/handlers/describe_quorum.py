@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.broker import quorum
-from headrace.broker.dispatch import RequestContext, handles
-from headrace.broker.rights import Operation, on_cluster
+from headrace.broker.metadata import quorum
+from headrace.broker.requests.dispatch import RequestContext, handles
+from headrace.broker.requests.rights import Operation, on_cluster
 from headrace.errors import KafkaError, NotControllerError
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse

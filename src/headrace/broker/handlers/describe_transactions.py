@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from headrace.broker.dispatch import RequestContext, handles
-from headrace.broker.rights import Operation, on_topics, on_transactional_ids
+from headrace.broker.requests.dispatch import RequestContext, handles
+from headrace.broker.requests.rights import Operation, on_topics, on_transactional_ids
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.describe_transactions import DescribeTransactionsRequest
 

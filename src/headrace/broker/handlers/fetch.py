@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.broker.dispatch import Pending, RequestContext, handles
-from headrace.broker.fetch_at_once import fetch_at_once
-from headrace.broker.fetch_opening import open_fetch
-from headrace.broker.fetching import TOPIC_IDS_SINCE_VERSION, replica_id
-from headrace.broker.metadata_fetches import fetch_metadata, is_of_metadata
-from headrace.broker.rights import Operation, on_cluster, on_topics, when
+from headrace.broker.metadata.fetches import fetch_metadata, is_of_metadata
+from headrace.broker.partitions.fetch_at_once import fetch_at_once
+from headrace.broker.partitions.fetch_opening import open_fetch
+from headrace.broker.partitions.fetching import TOPIC_IDS_SINCE_VERSION, replica_id
+from headrace.broker.requests.dispatch import Pending, RequestContext, handles
+from headrace.broker.requests.rights import Operation, on_cluster, on_topics, when
 from headrace.errors import ErrorCode
 from headrace.log import WouldBlockError
 from headrace.protocol.api import ApiKey

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.broker.dispatch import RequestContext, handles
-from headrace.broker.rights import Operation, on_groups, on_transactional_ids, when
+from headrace.broker.requests.dispatch import RequestContext, handles
+from headrace.broker.requests.rights import Operation, on_groups, on_transactional_ids, when
 from headrace.cluster.records import NO_LEADER
 from headrace.cluster.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from headrace.errors import ErrorCode

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.broker.config_requests import alter
-from headrace.broker.dispatch import RequestContext, handles
-from headrace.broker.rights import Operation, of_configs
+from headrace.broker.metadata.config_requests import alter
+from headrace.broker.requests.dispatch import RequestContext, handles
+from headrace.broker.requests.rights import Operation, of_configs
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.incremental_alter_configs import (
     AlterConfigsResourceResponse,

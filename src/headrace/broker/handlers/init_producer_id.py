@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from headrace.broker.dispatch import RequestContext, handles
-from headrace.broker.rights import Operation, any_of, on_cluster, on_topics, on_transactional_ids, when
+from headrace.broker.requests.dispatch import RequestContext, handles
+from headrace.broker.requests.rights import Operation, any_of, on_cluster, on_topics, on_transactional_ids, when
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
 

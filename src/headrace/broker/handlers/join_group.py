@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from headrace.broker.dispatch import RequestContext, handles
-from headrace.broker.rights import Operation, on_groups
+from headrace.broker.requests.dispatch import RequestContext, handles
+from headrace.broker.requests.rights import Operation, on_groups
 from headrace.errors import ErrorCode
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse

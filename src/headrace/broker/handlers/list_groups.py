@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from headrace.broker.dispatch import RequestContext, handles
-from headrace.broker.rights import Operation, any_of, on_cluster, on_groups
+from headrace.broker.requests.dispatch import RequestContext, handles
+from headrace.broker.requests.rights import Operation, any_of, on_cluster, on_groups
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.list_groups import ListGroupsRequest
 

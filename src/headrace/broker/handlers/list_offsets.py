@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from headrace.broker.dispatch import RequestContext, handles
-from headrace.broker.leaders import partition_here
-from headrace.broker.leadership import Isolation
-from headrace.broker.partition import Partition
-from headrace.broker.rights import Operation, on_topics
+from headrace.broker.partitions.leaders import partition_here
+from headrace.broker.partitions.leadership import Isolation
+from headrace.broker.partitions.partition import Partition
+from headrace.broker.requests.dispatch import RequestContext, handles
+from headrace.broker.requests.rights import Operation, on_topics
 from headrace.errors import (
     CorruptMessageError,
     ErrorCode,

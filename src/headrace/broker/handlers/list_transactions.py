@@ -8,8 +8,8 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from headrace.broker.dispatch import Pending, RequestContext, handles, settled
-from headrace.broker.rights import Operation, on_transactional_ids
+from headrace.broker.requests.dispatch import Pending, RequestContext, handles, settled
+from headrace.broker.requests.rights import Operation, on_transactional_ids
 from headrace.coordination.patterns import InvalidPatternError, Pattern
 from headrace.errors import ErrorCode
 from headrace.protocol.api import ApiKey

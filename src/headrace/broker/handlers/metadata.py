@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.broker.dispatch import Pending, RequestContext, handles
-from headrace.broker.rights import Operation, any_of, on_cluster, on_topics
+from headrace.broker.requests.dispatch import Pending, RequestContext, handles
+from headrace.broker.requests.rights import Operation, any_of, on_cluster, on_topics
 from headrace.cluster.topic_names import INTERNAL_TOPICS
 from headrace.errors import ErrorCode
 from headrace.protocol.api import ApiKey

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.broker.dispatch import RequestContext, handles
-from headrace.broker.leaders import partition_here
-from headrace.broker.rights import Operation, any_of, on_cluster, on_topics
+from headrace.broker.partitions.leaders import partition_here
+from headrace.broker.requests.dispatch import RequestContext, handles
+from headrace.broker.requests.rights import Operation, any_of, on_cluster, on_topics
 from headrace.errors import KafkaError, NotLeaderOrFollowerError
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.offset_for_leader_epoch import (

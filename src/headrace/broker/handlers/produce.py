@@ -11,7 +11,17 @@ import asyncio
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
-from headrace.broker.dispatch import (
+from headrace.broker.partitions.leaders import addresses, leader_and_epoch, not_here
+from headrace.broker.partitions.partition import Partition
+from headrace.broker.partitions.produce_at_once import (
+    NO_LEADER,
+    TooNewCodecError,
+    fill_error,
+    is_one_batch,
+    produce_at_once,
+)
+from headrace.broker.replication.commits import CommitWait, UncommittedError
+from headrace.broker.requests.dispatch import (
     NO_RESPONSE,
     CloseConnectionError,
     NoResponse,
@@ -20,11 +30,7 @@ from headrace.broker.dispatch import (
     handles,
     settled,
 )
-from headrace.broker.leaders import addresses, leader_and_epoch, not_here
-from headrace.broker.partition import Partition
-from headrace.broker.produce_at_once import NO_LEADER, TooNewCodecError, fill_error, is_one_batch, produce_at_once
-from headrace.broker.replication.commits import CommitWait, UncommittedError
-from headrace.broker.rights import Operation, on_topics, on_transactional_ids
+from headrace.broker.requests.rights import Operation, on_topics, on_transactional_ids
 from headrace.cluster.topic_names import INTERNAL_TOPICS
 from headrace.errors import (
     ErrorCode,

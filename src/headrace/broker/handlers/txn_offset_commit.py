@@ -9,8 +9,8 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from headrace.broker.dispatch import RequestContext, handles, settled
-from headrace.broker.rights import Operation, on_groups, on_topics, on_transactional_ids
+from headrace.broker.requests.dispatch import RequestContext, handles, settled
+from headrace.broker.requests.rights import Operation, on_groups, on_topics, on_transactional_ids
 from headrace.cluster.topic_names import CONSUMER_OFFSETS
 from headrace.errors import ErrorCode, HeadraceError
 from headrace.log import UNVERIFIED, Verification

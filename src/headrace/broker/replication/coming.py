@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from headrace.broker.purgatory import Waiter
+from headrace.broker.partitions.purgatory import Waiter
 
 RECENTLY_S: Final = 1.0
 HARDLY_S: Final = 0.05

@@ -11,7 +11,7 @@ from headrace.errors import KafkaError, NotEnoughReplicasAfterAppendError, Reque
 from headrace.log import Appended
 
 if TYPE_CHECKING:
-    from headrace.broker.purgatory import Watchers
+    from headrace.broker.partitions.purgatory import Watchers
     from headrace.broker.replication.leader import LeaderState
     from headrace.topics import TopicPartition
 

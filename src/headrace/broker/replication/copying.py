@@ -12,7 +12,7 @@ from headrace.broker.replication.follower import Answer, Position, watermark
 from headrace.log import Appended, Log
 
 if TYPE_CHECKING:
-    from headrace.broker.partition import Partition
+    from headrace.broker.partitions.partition import Partition
     from headrace.runtime import Buffer
 
 

@@ -27,7 +27,7 @@ from headrace.protocol.messages.list_offsets import (
 from headrace.records.batch import PREFIX_BYTES
 
 if TYPE_CHECKING:
-    from headrace.broker.partition import Partition
+    from headrace.broker.partitions.partition import Partition
     from headrace.broker.replication.throttles import ReplicationThrottle
     from headrace.runtime import Buffer, Clock
 

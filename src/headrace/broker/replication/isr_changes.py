@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypeAlias
 
-from headrace.broker.element_bound import ELEMENTS_ALWAYS, ELEMENTS_PER_PARTITION
 from headrace.broker.replication.leader import LeaderState, Proposal, Sent, Term
+from headrace.broker.requests.element_bound import ELEMENTS_ALWAYS, ELEMENTS_PER_PARTITION
 from headrace.error_codes import ErrorCode
 from headrace.protocol.messages.alter_partition import (
     AlterPartitionRequest,

@@ -28,7 +28,7 @@ from headrace.runtime import DiskError
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
-    from headrace.broker.partition import Partition
+    from headrace.broker.partitions.partition import Partition
 
 logger = logging.getLogger("headrace.broker.replication")
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
-    from headrace.broker.partition import Partition
+    from headrace.broker.partitions.partition import Partition
 
 RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 

@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from headrace.broker.partition import Partition
+    from headrace.broker.partitions.partition import Partition
     from headrace.broker.replication.leader import LeaderState, Proposal
 
 

@@ -16,7 +16,7 @@ from headrace.config import INT64_MAX
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
-    from headrace.broker.partition import Partition
+    from headrace.broker.partitions.partition import Partition
     from headrace.cluster.changes import Changes
 
 #: The keys of a broker's rate, and of a topic's replicas.

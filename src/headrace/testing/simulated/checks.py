@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from headrace.broker.broker import Broker
-from headrace.broker.partition import Partition
+from headrace.broker.partitions.partition import Partition
 from headrace.cluster.image import TopicImage
 from headrace.cluster.topic_names import TRANSACTION_STATE
 from headrace.parallel.retries import attempts_of

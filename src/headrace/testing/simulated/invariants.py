@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headrace.broker.broker import Broker
-from headrace.broker.partition import Partition
+from headrace.broker.partitions.partition import Partition
 from headrace.cluster.image import Image, PartitionImage
 from headrace.testing.simulated.cluster import SimulatedCluster
 from headrace.testing.simulated.history import BrokenError

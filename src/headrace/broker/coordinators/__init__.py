@@ -1,0 +1,1 @@
+"""Who decides for groups and transactions? The coordinators of this broker, their writes and their markers."""

@@ -1,0 +1,1 @@
+"""What does the cluster know? The controller, those who follow it, and how a broker belongs to it."""

@@ -1,0 +1,1 @@
+"""How is a request answered? Its way from a decoded frame to a handler: rights, bounds, figures."""

@@ -1,0 +1,224 @@
+"""Which function answers which request: the registry of handlers, and what goes between them and the pipeline.
+
+A handler registers itself for an API key and a range of versions, with the rights that its requests need. What is
+registered is what ApiVersions advertises, so a version that nobody covers is never offered. An `async def` handler is
+waited for; any other gives its response at once, or `Pending` where it has to wait after all.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Awaitable, Callable, Generator
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from headrace.broker.requests.rights import Requirement
+from headrace.protocol.api import ApiKey, api
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+    from headrace.broker.requests.pipeline import Route
+    from headrace.broker.server.connection import ServerConnection
+
+#: How the client ids of brokers begin, when they ask each other.
+BROKER_CLIENT_ID: Final = "broker-"
+
+R = TypeVar("R")
+# Gives a response, `NO_RESPONSE`, or `Pending`; an `async def` one gives a coroutine of the first two.
+HandlerFunction = Callable[["Broker", "RequestContext", Any], Any]
+F = TypeVar("F", bound=HandlerFunction)
+# For requests of the most common shape: given the frame, where its body begins, its route and the correlation id, the
+# whole answer, or a response that is still to be encoded; or None, having done nothing, when the request has another
+# shape or has to wait. Given a connection too, it may be PUT_OFF.
+AtOnce = Callable[["Broker", memoryview, int, "Route", int, "ServerConnection | None"], Any]
+
+
+class PutOff(Enum):
+    PUT_OFF = "put off"
+
+
+#: The connection is told the answer at the end of the turn in which others are read as well.
+PUT_OFF: Final = PutOff.PUT_OFF
+
+
+class NoResponse:
+    """What a handler returns when the client asked for no answer (Produce with acks=0)."""
+
+
+NO_RESPONSE: Final = NoResponse()
+
+
+class Pending(Generic[R]):
+    """A response that has to be waited for."""
+
+    __slots__ = ("awaitable", "is_done")
+
+    def __init__(self, awaitable: Awaitable[R], *, is_done: bool = False) -> None:
+        """`is_done`: what was asked for is done, and its bytes are not used any more; only the answer waits."""
+        self.awaitable = awaitable
+        self.is_done = is_done
+
+    def __await__(self) -> Generator[Any, Any, R]:
+        return self.awaitable.__await__()
+
+
+async def settled(result: R | Pending[R]) -> R:
+    """What a handler or a coordinator gave, waited for where it has to be."""
+    return await result if isinstance(result, Pending) else result
+
+
+class CloseConnectionError(Exception):
+    """Raised by a handler to answer by closing the connection, as Kafka does where no error can be sent."""
+
+
+class RequestContext:
+    """Who asks, and how: one request on its way through the pipeline."""
+
+    __slots__ = (
+        "api_version",
+        "began",
+        "client_id",
+        "connection",
+        "correlation_id",
+        "done",
+        "queue_s",
+        "ran",
+        "request_bytes",
+        "result",
+        "route",
+        "throttle_s",
+        "to_keep",
+    )
+
+    def __init__(
+        self,
+        route: Route,
+        correlation_id: int,
+        client_id: str | None,
+        connection: ServerConnection,
+        request_bytes: int,
+        began: float,
+        queue_s: float,
+    ) -> None:
+        self.route = route
+        self.api_version = route.api_version
+        self.correlation_id = correlation_id
+        self.client_id = client_id
+        self.connection = connection
+        #: What the handler gave: a response, `NO_RESPONSE` or `Pending`.
+        self.result: Any = None
+        #: How long the client is to be quiet after the answer.
+        self.throttle_s = 0.0
+        #: The request as it came, if its answer is to be kept.
+        self.to_keep: bytes | None = None
+        self.request_bytes = request_bytes
+        self.queue_s = queue_s
+        # By the monotonic clock: when it was taken up, when its handler had done what it could without waiting, and
+        # when the response was there.
+        self.began = self.ran = self.done = began
+
+    @property
+    def principal(self) -> str:
+        """Who asks, which is the same for all requests of a connection until it says otherwise."""
+        return self.connection.principal
+
+    @property
+    def is_from_broker(self) -> bool:
+        """Whether another broker of the cluster asks, by the name it gives itself."""
+        return self.client_id is not None and self.client_id.startswith(BROKER_CLIENT_ID)
+
+    @property
+    def api_key(self) -> ApiKey:
+        return self.route.handler.api_key
+
+    @property
+    def client_host(self) -> str:
+        return self.connection.peer_host
+
+    @property
+    def listener(self) -> str:
+        """The name of the listener it came through, which decides the addresses it is told."""
+        return self.connection.listener
+
+
+# Whoever has not said who it is.
+ANONYMOUS: Final = "User:ANONYMOUS"
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    api_key: ApiKey
+    low: int
+    high: int
+    advertised_low: int
+    requires: tuple[Requirement, ...]
+    is_async: bool
+    #: It may wait long for what others do, and changes nothing when it is given up.
+    only_waits: bool
+    #: Unless they tell an error, its answers follow from the request, the listener and the metadata, and nothing else.
+    keeps_answers: bool
+    #: What its requests name again and again is answered once.
+    each_once: bool
+    #: Brokers send it to each other; others are not told of it.
+    between_brokers: bool
+    function: HandlerFunction
+    #: Tried first, and only where nobody is checked or throttled.
+    at_once: AtOnce | None
+    request_class: type
+    response_class: type
+
+
+_handlers: dict[int, Handler] = {}
+
+
+def handles(
+    api_key: ApiKey,
+    versions: tuple[int, int],
+    *,
+    requires: tuple[Requirement, ...],
+    advertised_from: int | None = None,
+    only_waits: bool = False,
+    keeps_answers: bool = False,
+    each_once: bool = False,
+    between_brokers: bool = False,
+    at_once: AtOnce | None = None,
+) -> Callable[[F], F]:
+    """Register a function for an API key and an inclusive range of versions."""
+
+    def register(function: F) -> F:
+        if api_key in _handlers:
+            raise ValueError(f"{api_key.name} has a handler already")
+        low, high = versions
+        declared = api(api_key)
+        _handlers[api_key] = Handler(
+            api_key=api_key,
+            low=low,
+            high=high,
+            advertised_low=low if advertised_from is None else advertised_from,
+            requires=requires,
+            is_async=inspect.iscoroutinefunction(function),
+            only_waits=only_waits,
+            keeps_answers=keeps_answers,
+            each_once=each_once,
+            between_brokers=between_brokers,
+            function=function,
+            at_once=at_once,
+            request_class=declared.request,
+            response_class=declared.response,
+        )
+        return function
+
+    return register
+
+
+@functools.cache
+def load_handlers() -> dict[int, Handler]:
+    """Import every module of `handlers/`, each of which registers itself, and give the whole table, by API key."""
+    package = importlib.import_module("headrace.broker.handlers")
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"{package.__name__}.{module.name}")
+    return dict(sorted(_handlers.items()))

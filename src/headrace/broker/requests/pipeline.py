@@ -1,0 +1,265 @@
+"""The way of every request through the broker, whatever it asks for:
+
+    decode → who → may → throttled → run → timed → answered
+
+Each step is here and nowhere else. `who` says who asks, `may` whether they may, `throttled` how long they have to wait
+after the answer; where one of them is None, it lets everything through and costs nothing. What comes of a request is
+counted per API key.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from headrace.broker.requests.dispatch import (
+    NO_RESPONSE,
+    PUT_OFF,
+    Handler,
+    Pending,
+    PutOff,
+    RequestContext,
+    load_handlers,
+)
+from headrace.broker.requests.element_bound import ELEMENTS_ALWAYS, ElementBound
+from headrace.broker.requests.kept_answers import REQUEST_BYTES_MAX, KeptAnswers, whole
+from headrace.broker.requests.repeated import drop_repeated
+from headrace.broker.requests.request_metrics import ApiMetrics
+from headrace.protocol import codec
+from headrace.protocol.api import ApiKey
+from headrace.protocol.codec import REQUEST_HEADER_BYTES, read_request_header, unpack_request_header
+from headrace.protocol.codegen import decoder
+from headrace.protocol.error_finder import error_finder
+from headrace.protocol.wire import HEADER_TAGS_MAX, MalformedMessageError, skip_tags
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+    from headrace.broker.server.connection import ServerConnection
+
+# None lets a request go on. Anything else is the response that refuses it; `CloseConnectionError` does so without.
+Check: TypeAlias = Callable[[RequestContext, Any], Any]
+# For how many seconds the client is to be quiet after its answer.
+Throttle: TypeAlias = Callable[[RequestContext, Any], float]
+
+THROTTLE_FIELD = "throttle_time_ms"
+
+
+class Route:
+    """All that is the same for every request of one API key and version."""
+
+    __slots__ = (
+        "api_version",
+        "at_once",
+        "decode",
+        "each_once",
+        "encode",
+        "function",
+        "handler",
+        "has_tags",
+        "is_async",
+        "is_split",
+        "keeps_frame",
+        "kept",
+        "metrics",
+        "tells_error",
+        "tells_throttle",
+    )
+
+    def __init__(self, handler: Handler, api_version: int, metrics: ApiMetrics, kept: KeptAnswers) -> None:
+        self.handler = handler
+        self.api_version = api_version
+        self.metrics = metrics
+        self.function = handler.function
+        self.at_once = handler.at_once
+        self.is_async = handler.is_async
+        #: Whether others have their turn before the answer is encoded: what is asked for often is told at once.
+        self.is_split = handler.is_async and handler.api_key not in (ApiKey.PRODUCE, ApiKey.FETCH)
+        self.each_once = handler.each_once
+        #: Whether a request that waits counts with its frame: as its records are there, or by what was made of it. A
+        #: fetch may wait for minutes, and remembers little of what it asked for.
+        self.keeps_frame = handler.api_key is not ApiKey.FETCH
+        self.kept = kept if handler.keeps_answers else None
+        self.tells_error = error_finder(handler.response_class)
+        self.tells_throttle = THROTTLE_FIELD in handler.response_class.__slots__  # type: ignore[attr-defined]  # made so by `schema`
+        is_served = handler.low <= api_version <= handler.high
+        # ApiVersions from the future: its body is not read, and the answer is the one that any client can read.
+        version = api_version if is_served else 0
+        self.decode = decoder(handler.request_class, version) if is_served else None
+        self.has_tags = is_served and codec.has_flexible_header(handler.request_class, version)
+        self.encode = codec.response_encoder(handler.response_class, version)
+
+    def encode_refusal(self, response: Any, correlation_id: int) -> bytes:
+        """The whole answer of a request that is answered at once, but not with what it asks for."""
+        if self.tells_error(response):
+            self.metrics.errors += 1
+        return b"".join(self.encode(response, correlation_id))
+
+
+class RequestPipeline:
+    """Takes the requests of all connections of a broker through the same steps."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.who: Check | None = None
+        self.may: Check | None = None
+        self.throttled: Throttle | None = None
+        self.handlers = load_handlers()
+        self.metrics: dict[int, ApiMetrics] = {key: ApiMetrics() for key in self.handlers}
+        #: Requests that were none: what they ask for is not known, or not served.
+        self.malformed = 0
+        self._routes: dict[int, Route] = {}
+        self._now = broker.runtime.clock.monotonic
+        self._elements = ElementBound(broker)
+        self._kept = KeptAnswers()
+
+    def at_once(
+        self, connection: ServerConnection, frame: memoryview, *, may_put_off: bool
+    ) -> tuple[Route, bytes | PutOff] | None:
+        """The whole answer, where it is known already or the request is of a shape that is answered in one go.
+
+        None leaves the request to `begin`, nothing having been done. The frame is not used any more afterwards, unless
+        it was put off: then until the turn ends.
+        """
+        if not self.lets_all_through():
+            return None
+        try:
+            kind, correlation_id, name_bytes = unpack_request_header(frame)
+            route = self._routes.get(kind)
+            if route is None:
+                return None
+            position = REQUEST_HEADER_BYTES + name_bytes if name_bytes > 0 else REQUEST_HEADER_BYTES
+            if route.has_tags:
+                if frame[position]:
+                    return None
+                position += 1
+        except (struct.error, IndexError):
+            return None
+        at_once = route.at_once
+        if at_once is not None:
+            waits = connection if may_put_off else None
+            answer = at_once(self.broker, frame, position, route, correlation_id, waits)
+            if answer is PUT_OFF or type(answer) is bytes:
+                return route, answer
+            return None if answer is None else (route, route.encode_refusal(answer, correlation_id))
+        if route.kept is None or not 0 <= len(frame) - position <= REQUEST_BYTES_MAX:
+            return None
+        kept = route.kept.find(route, connection.listener, bytes(frame[position:]), self.broker.image.offset)
+        return None if kept is None else (route, whole(kept, correlation_id))
+
+    def begin(self, connection: ServerConnection, frame: memoryview, arrived: float, began: float) -> RequestContext:
+        """Take a request as far as it goes without waiting; `context.result` is what came of it. It is `began` now.
+
+        Raises `MalformedMessageError` or `CloseConnectionError` where the connection has to be closed.
+        """
+        route = None
+        try:
+            kind, correlation_id, client_id, position = read_request_header(frame)
+            route = self._routes.get(kind) or self._route(kind)
+            context = RequestContext(route, correlation_id, client_id, connection, len(frame), began, began - arrived)
+            if route.has_tags:
+                # Nobody sends any; a count of 0 is one byte.
+                position = skip_tags(frame, position, HEADER_TAGS_MAX) if frame[position] else position + 1
+            if route.kept is not None and len(frame) - position <= REQUEST_BYTES_MAX and self.lets_all_through():
+                context.to_keep = bytes(frame[position:])
+                route.kept.expect(self.broker.image.offset)
+            if route.decode is None:
+                request = route.handler.request_class()
+            elif len(frame) <= ELEMENTS_ALWAYS:
+                request = route.decode(frame, position)[0]
+            else:
+                request = route.decode(frame, position, self._elements.max_of(route.handler.api_key))[0]
+        except (struct.error, IndexError) as error:
+            self.malformed += 1
+            what = "the header of a request" if route is None else f"{route.handler.api_key.name} v{route.api_version}"
+            raise MalformedMessageError(f"{what} ends too early ({error})") from error
+        except MalformedMessageError:
+            self.malformed += 1
+            raise
+        try:
+            result = None
+            if self.who is not None:
+                result = self.who(context, request)
+            if self.may is not None and result is None:
+                result = self.may(context, request)
+            if self.throttled is not None:
+                context.throttle_s = self.throttled(context, request)
+            if result is None:
+                if route.each_once:
+                    drop_repeated(request)
+                result = route.function(self.broker, context, request)
+                if route.is_async:
+                    result = Pending(result)
+        except BaseException:
+            self.failed(context)
+            raise
+        context.result = result
+        context.ran = self._now()
+        return context
+
+    def lets_all_through(self) -> bool:
+        """Whether nobody is checked or throttled: then an answer does not depend on who asks."""
+        return self.who is None and self.may is None and self.throttled is None
+
+    def forget_kept(self) -> None:
+        """Make all answers anew: who is the controller has changed, which is not in the metadata."""
+        self._kept.forget()
+
+    def _route(self, kind: int) -> Route:
+        """The way of requests of that API key and version, which is made when the first of them comes."""
+        api_key, version = codec.split_kind(kind)
+        handler = self.handlers.get(api_key)
+        if handler is None:
+            raise MalformedMessageError(f"API key {api_key} is not served")
+        is_served = handler.low <= version <= handler.high
+        if not is_served and api_key != ApiKey.API_VERSIONS:
+            raise MalformedMessageError(
+                f"{handler.api_key.name} version {version} is not served (only {handler.low}-{handler.high})"
+            )
+        route = Route(handler, version, self.metrics[api_key], self._kept)
+        if is_served:  # others are as many as a client makes up
+            self._routes[kind] = route
+        return route
+
+    def encode(self, context: RequestContext, response: Any, done: float) -> Sequence[codec.Buffer]:
+        """The answer as it is sent; nothing, where none is wanted. `done` is when the response was there."""
+        context.done = done
+        route = context.route
+        metrics = route.metrics
+        if response is NO_RESPONSE:
+            return ()
+        if context.throttle_s > 0:
+            metrics.throttled += 1
+            if route.tells_throttle:
+                response.throttle_time_ms = max(1, int(context.throttle_s * 1000))
+        tells_error = route.tells_error(response)
+        if tells_error:
+            metrics.errors += 1
+        parts = route.encode(response, context.correlation_id)
+        for part in parts:
+            metrics.response_bytes += len(part)
+        # What was waited for may have been something that the answer does not show: then it is made anew next time.
+        if context.to_keep is not None and route.kept is not None and not tells_error and done == context.ran:
+            listener, offset = context.connection.listener, self.broker.image.offset
+            route.kept.keep(route, listener, context.to_keep, b"".join(parts), offset)
+        return parts
+
+    def sent(self, context: RequestContext, now: float) -> None:
+        """The kernel has all of an answer: count the request."""
+        metrics = context.route.metrics
+        metrics.count += 1
+        metrics.request_bytes += context.request_bytes
+        ran, done = context.ran, context.done
+        metrics.local.add(ran - context.began)
+        metrics.send.add(now - done)
+        if context.queue_s > 0:
+            metrics.queue.add(context.queue_s)
+        if done > ran:
+            metrics.remote.add(done - ran)
+
+    def failed(self, context: RequestContext) -> None:
+        """A request ends without an answer, because its handler wants that or has a defect."""
+        metrics = context.route.metrics
+        metrics.count += 1
+        metrics.errors += 1
+        metrics.request_bytes += context.request_bytes

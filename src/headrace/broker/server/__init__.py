@@ -1,0 +1,1 @@
+"""Who may connect: listeners, connections, frames, and the memory that they share."""

@@ -1,0 +1,190 @@
+"""Who may connect, and how much they may send: the bounds over all connections of a broker.
+
+Connections (all, and per address, and what the process has descriptors for), bytes held for requests under way and for
+answers that nobody reads, over all connections, the size of a frame (a small one until a connection has sent a valid
+request), time without progress. Over a bound a peer waits or is turned away; memory never grows instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from headrace.broker.requests.costly_requests import CostlyRequests
+from headrace.broker.server.answer_memory import ANSWERS_BYTES_MAX, AnswerMemory
+from headrace.broker.server.connection import ServerConnection
+from headrace.broker.server.descriptors import DescriptorShares, share_out
+from headrace.broker.server.frame_memory import FrameLimits, FrameMemory
+from headrace.broker.server.time_used import TimeUsed
+from headrace.net.frames import FrameRefusedError, Spares
+from headrace.runtime.rarely import Rarely
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+
+log = logging.getLogger("headrace.broker.server.acceptor")
+
+# How long a quiet connection keeps the buffer of its last large request.
+SPARE_KEPT_S = 5.0
+# Which part of what requests may hold may be kept besides, in such buffers.
+SPARES_DIVISOR = 8
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    connections_max: int = 2**31 - 1
+    connections_per_address_max: int = 2**31 - 1
+    connections_per_address_overrides: dict[str, int] | None = None
+    frame_bytes_max: int = 100 * 1024 * 1024
+    # A peer that has not yet spoken Kafka may be anything; the first request of every known client is far smaller.
+    first_frame_bytes_max: int = 2 * 1024 * 1024
+    frames: FrameLimits = field(default_factory=FrameLimits)
+    answers_bytes_max: int = ANSWERS_BYTES_MAX
+    idle_s: float = 600.0
+    # How long a peer may take to send a frame or to read an answer once begun; a frame gets more time as it comes.
+    stalled_s: float = 60.0
+    frame_bytes_per_s_min: int = 64 * 1024
+
+
+class Acceptor:
+    """Makes connections for a broker and keeps the count of them and of what they hold."""
+
+    def __init__(self, broker: Broker, limits: ConnectionLimits, shares: DescriptorShares | None = None) -> None:
+        self.broker = broker
+        self.now = broker.runtime.clock.monotonic
+        self.limits = limits
+        self.shares = shares or share_out(None)
+        #: Told how many files may be kept open, as connections come and go.
+        self.on_files_max: Callable[[int], None] | None = None
+        self._refusals = Rarely(self.now)
+        self.connections: dict[ServerConnection, None] = {}  # in order: a set's would differ from run to run
+        self.memory = FrameMemory(limits.frames, self.now)
+        self.spares = Spares(limits.frames.held_bytes_max // SPARES_DIVISOR)
+        self.answers = AnswerMemory(limits.answers_bytes_max)
+        self.used = TimeUsed(self.now)
+        self.costly = CostlyRequests(self.used, broker.runtime.cpu)
+        self.refused = 0
+        self.is_open = False
+        self._per_address: Counter[str] = Counter()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def connections_of(self, listener: str) -> Callable[[], ServerConnection]:
+        """Makes the connections of one listener."""
+        return lambda: ServerConnection(self, listener)
+
+    def admit(self, connection: ServerConnection) -> str | None:
+        """Count a new connection in; the reason when it may not stay."""
+        self.connections[connection] = None
+        address = connection.peer_host
+        self._per_address[address] += 1
+        self._share_out()
+        limits = self.limits
+        allowed = (limits.connections_per_address_overrides or {}).get(address, limits.connections_per_address_max)
+        reason = None
+        if len(self.connections) > limits.connections_max:
+            reason = f"max.connections={limits.connections_max} is reached"
+        elif len(self.connections) > self.shares.connections_max:
+            reason = (
+                f"{self.shares.connections_max} connections are all that the limit on open files (ulimit -n) leaves "
+                "room for beside the logs; raise it, or let fewer clients connect"
+            )
+        elif self._per_address[address] > allowed:
+            reason = f"{address} has {allowed} connections already (max.connections.per.ip)"
+        if reason is not None:
+            self.refused += 1
+            count = self._refusals.happened()
+            if count:
+                log.warning("%d connections were refused since this was last said, now %s: %s", count, address, reason)
+        return reason
+
+    def _share_out(self) -> None:
+        if self.on_files_max is not None:
+            self.on_files_max(self.shares.files_beside(len(self.connections)))
+
+    def release(self, connection: ServerConnection) -> None:
+        if connection not in self.connections:
+            return
+        del self.connections[connection]
+        self._share_out()
+        self.memory.has_arrived(connection)
+        self.costly.forget(connection)
+        self.used.forget(connection)
+        self.answers.hold(connection, 0)
+        self._per_address[connection.peer_host] -= 1
+        if self._per_address[connection.peer_host] <= 0:
+            del self._per_address[connection.peer_host]
+
+    def check_size(self, size: int) -> None:
+        """Refuse a frame of that announced size, if it is none or too large."""
+        if size <= 0:
+            raise FrameRefusedError(f"a frame of {size} bytes is none")
+        limit = self.limits.frame_bytes_max
+        if size > limit:
+            raise FrameRefusedError(f"a frame of {size} bytes is over the limit of {limit} (socket.request.max.bytes)")
+
+    def check_first_frame(self, arrived: int) -> None:
+        """Refuse more of a frame from a peer that has not spoken Kafka yet."""
+        limit = self.limits.first_frame_bytes_max
+        if arrived >= limit:
+            raise FrameRefusedError(f"a first request of over {limit} bytes, from a client that has not been heard yet")
+
+    @property
+    def held_bytes(self) -> int:
+        """The memory of all requests that have arrived, or are about to."""
+        return self.memory.held_bytes
+
+    # --- time
+
+    def sweep(self) -> None:
+        """Close what made no progress: idle connections, frames that never end, answers that nobody reads."""
+        now = self.now()
+        limits = self.limits
+        for connection in list(self.connections):
+            still_s = now - connection.last_progress
+            if connection.is_backed_up:
+                if now - connection.last_written > limits.stalled_s:
+                    connection.abort(f"an answer was not read for {now - connection.last_written:.0f} s")
+            elif connection.is_mid_frame and not connection.is_reading_paused:
+                allowed_s = limits.stalled_s + connection.arrived_bytes / limits.frame_bytes_per_s_min
+                if now - connection.frame_began > allowed_s:
+                    connection.abort(f"a request did not arrive within {allowed_s:.0f} s")
+            elif connection.is_handling:
+                continue
+            elif still_s > limits.idle_s:
+                connection.close(f"idle for {still_s:.0f} s (connections.max.idle.ms)")
+            elif still_s > limits.stalled_s and not connection.has_been_valid and self.is_open:
+                connection.abort(f"no request within {still_s:.0f} s")
+            if still_s > SPARE_KEPT_S:
+                connection.drop_spare()
+
+    # --- requests under way
+
+    def keep(self, task: asyncio.Task[None]) -> None:
+        """Remember a request under way, which goes on also without its connection."""
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether any request is under way that is not merely waiting for what others do."""
+        waiting = sum(connection.is_only_waiting for connection in self.connections)
+        return len(self._tasks) > waiting
+
+    def open(self) -> None:
+        """The broker is ready: handle what was received meanwhile."""
+        self.is_open = True
+        for connection in list(self.connections):
+            connection.resume()
+
+    def close_all(self, reason: str) -> None:
+        for connection in list(self.connections):
+            connection.close(reason)
+
+    def abort_all(self, reason: str) -> None:
+        """End also those whose clients do not read what was written to them."""
+        for connection in list(self.connections):
+            connection.abort(reason)

@@ -41,6 +41,13 @@ def answers(world: World, cls: type, version: int) -> list[Any]:
     return found
 
 
+class AllowsAll:
+    rules_version = 1
+
+    def verdict(self, *asked: Any) -> bool:
+        return True
+
+
 def metrics(world: World, api_key: ApiKey) -> ApiMetrics:
     return world.broker.pipeline.metrics[api_key]
 
@@ -261,8 +268,8 @@ def test_an_answer_that_follows_from_the_metadata_is_made_once() -> None:
         world.send(ASKING, ASKING)
         assert (made, topics_told(world)) == (2, [["t", "u"], ["t", "u"]])
         assert metrics(world, ApiKey.METADATA).count == 4
-        # As soon as anyone looks at who asks, no answer is anyone else's.
-        world.broker.pipeline.may = lambda context, request: None
+        # As soon as anyone is checked, no answer is anyone else's.
+        world.broker.pipeline.access.authorizer = AllowsAll()
         world.send(ASKING)
         assert made == 3
 

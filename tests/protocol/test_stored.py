@@ -66,7 +66,9 @@ def test_damaged_records_are_refused_where_kafka_refuses_them() -> None:
         elif error is None:
             got = consumer_offsets.decode_record(key, value)
             assert isinstance(got, KeyAndValue)
-            assert got.value == from_json(type(got.value), row["value_fields"])
+            value_class = consumer_offsets.RECORD_TYPES.classes[row["type_id"]][1]
+            wanted = row["value_fields"]
+            assert got.value == (None if wanted is None else from_json(value_class, wanted))
         elif error.endswith(("UnknownRecordVersionException", "UnsupportedVersionException")):
             got = consumer_offsets.decode_record(key, value)
             assert isinstance(got, Unknown)

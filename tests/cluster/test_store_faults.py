@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import tempfile
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -14,12 +15,16 @@ from headrace.cluster.image import Image
 from headrace.cluster.store import (
     OutcomeUnknownError,
     SessionLostError,
+    Store,
+    StoreRefusedError,
     StoreUnavailableError,
     WrongClusterError,
     fold,
 )
+from headrace.cluster.store.batches import batch_of
 from headrace.cluster.store.directory_session import DirectorySession
 from headrace.cluster.store.model import Faults, ModelSession, ZooKeeperModel
+from headrace.cluster.store.node_formats import encode_log_node, log_path
 from headrace.cluster.store.session import (
     CheckVersion,
     ConnectionBrokenError,
@@ -37,6 +42,7 @@ from headrace.cluster.store.session import (
     Write,
 )
 from headrace.errors import StaleControllerEpochError
+from headrace.records import assign
 from headrace.runtime import real_runtime
 
 from . import store_simulation
@@ -168,10 +174,132 @@ def test_what_has_to_be_tried_again_is_tried_at_a_measured_pace(verb: str, refus
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(2.0):
                 await verbs[verb]()
-        assert 1 <= len(tries) <= 2.0 / 0.02 + 1
+        pauses_s = [later - earlier for earlier, later in itertools.pairwise(tries)]
+        assert 5 <= len(tries) <= 9, "it is tried less and less often"
+        assert pauses_s[-1] > 10 * pauses_s[0] > 0.2
         await store.close()
 
     run_model(main, faults=Faults(delay_s_max=0.0, lag_s_max=0.0))
+
+
+@pytest.mark.parametrize("verb", ["open", "register", "elect", "new_number", "append"])
+def test_what_the_store_refuses_for_good_is_said_at_once(verb: str) -> None:
+    """A quota that is used up does not pass by itself, and whoever asked has to hear what to do."""
+
+    async def main(home: Home) -> None:
+        home, model = of_model(home)
+        store = home.store()
+        epoch = 0
+        if verb != "open":
+            await store.open("a-cluster")
+        if verb == "append":
+            epoch = await won(store)
+        verbs: dict[str, Callable[[], Awaitable[object]]] = {
+            "open": lambda: store.open("a-cluster"),
+            "register": lambda: store.register(member(1)),
+            "elect": lambda: store.elect(member(1)),
+            "new_number": lambda: store.new_number(1000),
+            "append": lambda: store.append_if_epoch(epoch, topic(1)),
+        }
+        model.faults.refusal = 1.0
+        async with asyncio.timeout(1.0):
+            with pytest.raises(StoreRefusedError, match="quota"):
+                await verbs[verb]()
+        model.faults.refusal = 0.0
+        await verbs[verb]()
+        if verb == "append":
+            assert told(await store.read_from(0)) == topic(1)
+        await store.close()
+
+    run_model(main)
+
+
+def test_an_append_ends_where_every_change_breaks_the_connection() -> None:
+    """As where a server takes smaller requests than others do."""
+
+    async def main(home: Home) -> None:
+        home, model = of_model(home)
+        async with opened(home) as store:
+            epoch = await won(store)
+            model.faults = Faults(loss_before=1.0)
+            async with asyncio.timeout(2 * home.timeout_s):
+                with pytest.raises(StoreUnavailableError, match="does not take"):
+                    await store.append_if_epoch(epoch, topic(1))
+            model.faults = Faults()
+            await store.append_if_epoch(epoch, topic(2))
+            assert told(await store.read_from(0)) == topic(2)
+
+    run_model(main)
+
+
+async def half_written(home: NodesHome, model: ZooKeeperModel) -> Store:
+    """A store that has read up to a group of which only the first node is there."""
+    writer, reader = home.store(), home.store()
+    await writer.open("a-cluster")
+    await reader.open("a-cluster")
+    epoch = await won(writer)
+    await writer.append_if_epoch(epoch, topic(1))
+    end = (await reader.read_from(0, latest=True)).end_offset
+    batch = batch_of(topic(2), 0)
+    assign(batch, end, epoch)
+    model.change([Create(log_path(1), encode_log_node(epoch, b"n" * 16, False, batch))])
+    await writer.close()
+    return reader
+
+
+def test_whoever_reads_behind_a_half_written_group_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    get = ModelSession.get
+
+    def count(self: ModelSession, path: str, watch: Watch | None = None) -> Awaitable[StoreNode | None]:
+        asked.append(path)
+        return get(self, path, watch)
+
+    async def main(home: Home) -> None:
+        home, model = of_model(home)
+        reader = await half_written(home, model)
+        asked.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(1.0):
+                while True:
+                    reading = await reader.read_from(3, latest=True)
+                    assert not reading.records
+                    await reader.grown_beyond(3)
+        assert len(asked) < 15
+        await reader.close()
+
+    monkeypatch.setattr(ModelSession, "get", count)
+    run_model(main)
+
+
+@pytest.mark.parametrize("is_finished", [True, False])
+def test_whoever_waits_behind_a_half_written_group_hears_what_becomes_of_it(is_finished: bool) -> None:
+    """It is finished, or the next controller writes another in its place."""
+
+    async def main(home: Home) -> None:
+        home, model = of_model(home)
+        reader = await half_written(home, model)
+        await reader.read_from(3, latest=True)
+        waiting = asyncio.ensure_future(reader.grown_beyond(3))
+        await asyncio.sleep(0.5)
+        assert not waiting.done()
+        if is_finished:
+            batch = batch_of(topic(3), 0)
+            assign(batch, 6, 1)
+            model.change([Create(log_path(2), encode_log_node(1, b"n" * 16, True, batch))])
+        else:
+            other = home.store()
+            await other.open("a-cluster")
+            await other.append_if_epoch(await won(other, 2), topic(4))
+            await other.close()
+        async with asyncio.timeout(1.0):
+            expected = [*topic(2), *topic(3)] if is_finished else topic(4)
+            while told(reading := await reader.read_from(3, latest=True)) != expected:
+                await reader.grown_beyond(reading.end_offset)
+            await waiting
+        await reader.close()
+
+    run_model(main)
 
 
 def test_an_append_that_fails_after_its_controller_was_elected_again_ends_only_its_own_epoch() -> None:

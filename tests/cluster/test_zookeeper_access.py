@@ -259,6 +259,46 @@ def test_what_brokers_of_one_identity_made_no_other_changes(server: ZooKeeperPro
     run_store(f"{server.address}/owned", [ours, ours, other], main)
 
 
+@pytest.mark.slow
+def test_a_quota_that_is_used_up_is_said_and_what_follows_it_is_written(server: ZooKeeperProcess) -> None:
+    from kazoo.client import KazooClient
+
+    async def main(store: NodeStore) -> None:
+        await store.open("a-cluster")
+        epoch = await won(store)
+        await asyncio.to_thread(change, True)
+        async with asyncio.timeout(3.0):
+            with pytest.raises(ZooKeeperRefusedError, match="setquota"):
+                await store.append_if_epoch(epoch, topic(1))
+        await asyncio.to_thread(change, False)
+        await store.append_if_epoch(epoch, topic(2))
+        assert told(await store.read_from(0)) == topic(2)
+        await store.close()
+
+    def change(is_limited: bool) -> None:
+        client = KazooClient(server.address)
+        client.start()
+        path = "/zookeeper/quota/limited"
+        client.delete(path, recursive=True)
+        if is_limited:
+            client.create(f"{path}/zookeeper_limits", b"count=-1,bytes=-1=;byteHardLimit=100", makepath=True)
+            client.create(f"{path}/zookeeper_stats", b"count=8,bytes=90")
+        client.stop()
+        client.close()
+
+    run_store(f"{server.address}/limited", [access()], main)
+
+
+@pytest.mark.slow
+def test_who_may_not_make_nodes_of_its_own_is_told_why(server: ZooKeeperProcess) -> None:
+    async def main(store: NodeStore) -> None:
+        async with asyncio.timeout(3.0):
+            with pytest.raises(ZooKeeperRefusedError, match=r"zookeeper\.set\.acl=false"):
+                await store.open("a-cluster")
+
+    run_store(f"{server.address}/unknown", [ZooKeeperAccess(sets_acl=True)], main)
+
+
 @pytest.fixture(scope="module")
 def closed_server() -> Iterator[ZooKeeperProcess]:
     """One that lets in who logs in, and nobody else."""

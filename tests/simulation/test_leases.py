@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
 from headrace.client.admin.types import NewTopic
+from headrace.cluster.store.model import ModelSession
+from headrace.cluster.store.session import Operation
 from headrace.testing.simulated import SimulatedCluster, simulated_cluster
 
 
@@ -51,3 +54,36 @@ def test_a_dead_broker_is_fenced_by_one_whose_connection_to_the_store_flaps(ever
         return took_s
 
     assert simulated_cluster(1).run(story) < 6.0
+
+
+def test_a_store_that_refuses_changes_is_not_asked_without_end(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A quota is used up, say: an operator is told so, and brokers wait for that longer and longer."""
+    changes: list[str] = []
+    apply = ModelSession.apply
+
+    async def count(session: ModelSession, operations: Sequence[Operation]) -> None:
+        changes.append(session.name)
+        await apply(session, operations)
+
+    async def story(cluster: SimulatedCluster) -> None:
+        await _led_by_each(cluster)
+        controller = cluster.controller_id
+        assert controller is not None
+        cluster.store.faults.refusal = 1.0
+        changes.clear()
+        caplog.clear()
+        dead = next(node_id for node_id in cluster.brokers if node_id != controller)
+        cluster.kill(dead)
+        cluster.store.expire(cluster.store.sessions[0])
+        await asyncio.sleep(60.0)
+        assert 1 <= len(changes) < 2 * 60
+        cluster.store.faults.refusal = 0.0
+        await _another_leads(cluster, dead - 1, dead, 10.0)
+
+    monkeypatch.setattr(ModelSession, "apply", count)
+    caplog.set_level("WARNING")
+    simulated_cluster(1).run(story)
+    said = [record.getMessage() for record in caplog.records if "quota is used up" in record.getMessage()]
+    assert 1 <= len(said) < 10

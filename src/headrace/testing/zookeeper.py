@@ -90,7 +90,7 @@ class ZooKeeperProcess(ServerProcess):
         config = self.directory / "zoo.cfg"
         config.write_text(
             f"tickTime={round(self.tick_s * 1000)}\ndataDir={self.directory / 'data'}\nclientPort={self.port}\n"
-            "clientPortAddress=127.0.0.1\nadmin.enableServer=false\n4lw.commands.whitelist=srvr,ruok\n"
+            "clientPortAddress=127.0.0.1\nadmin.enableServer=false\nenforceQuota=true\n4lw.commands.whitelist=srvr,ruok\n"
             + "".join(f"server.{number}={where}\n" for number, where in self._ensemble.items())
             + (_WITH_USERS if self._users else "")
             + ("initLimit=20\nsyncLimit=10\n" if self._ensemble else "")

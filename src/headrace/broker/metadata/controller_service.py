@@ -26,6 +26,7 @@ from headrace.cluster.store import (
     SessionLostError,
     Store,
     StoreError,
+    StoreRefusedError,
     StoreUnavailableError,
 )
 from headrace.cluster.store.batches import RecordGroup
@@ -39,6 +40,7 @@ from headrace.errors import (
     UnknownServerError,
 )
 from headrace.runtime import DiskError
+from headrace.runtime.rarely import Rarely
 
 log = logging.getLogger("headrace.broker.controller")
 
@@ -85,6 +87,7 @@ class ControllerService:
         self._following: asyncio.Task[None] | None = None
         self._snapshots = asyncio.Lock()
         self._tail_records_max = tail_records_max
+        self._refusals = Rarely(follower.runtime.clock.monotonic)
         #: What was appended since this broker is the controller.
         self.tail = MetadataTail()
         #: Set when this broker is no longer the controller.
@@ -252,6 +255,8 @@ class ControllerService:
         except StoreUnavailableError as error:
             raise RequestTimedOutError(f"The metadata cannot be changed for now: {error}") from error
         except StoreError as error:
+            if isinstance(error, StoreRefusedError) and (times := self._refusals.happened()):
+                log.error("the metadata cannot be changed (refused %d times): %s", times, error)
             # Too large for it, say, or it does not let this broker write.
             raise KafkaStorageError(f"The metadata could not be written: {error}") from error
         except (DiskError, KafkaStorageError) as error:

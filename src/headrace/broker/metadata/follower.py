@@ -44,7 +44,7 @@ class MetadataFollower:
         self.image = Image()
         #: The topics that the store says were deleted, as it was when it was opened.
         self.deleted_before: set[bytes] = set()
-        self._runtime = runtime
+        self.runtime = runtime
         self._store = store
         self._replicas = replicas
         self._lock = asyncio.Lock()
@@ -71,7 +71,7 @@ class MetadataFollower:
         reading = await self._store.read_from(0, latest=True)
         self.epoch = reading.epoch
         fresh = Image()
-        self.deleted_before = await self._runtime.offload(fold, reading, fresh)
+        self.deleted_before = await self.runtime.offload(fold, reading, fresh)
         self.image.become(fresh)
 
     def start(self, fetcher: MetadataFetcher) -> None:
@@ -127,7 +127,7 @@ class MetadataFollower:
         self, fetcher: MetadataFetcher, wait_s: float, lane: PeerConnection = PeerConnection.METADATA
     ) -> int:
         """Take what the controller answers; the offset that its log ended at."""
-        clock = self._runtime.clock
+        clock = self.runtime.clock
         asked_at = clock.boottime()
         reading = await fetcher.fetch(self.image.offset, self.epoch, wait_s=wait_s, lane=lane)
         # With nothing to tell it has waited, and looked again.
@@ -148,18 +148,22 @@ class MetadataFollower:
 
     async def _keep_reading(self) -> None:
         """Read the store for as long as nothing comes from the controller."""
+        said = ""
         while True:
             try:
                 if self._is_fetching:
                     await self._turned.wait()
                 else:
                     await self.catch_up(latest=False)
+                    said = ""
                     await self._grown_or_turned()
             except SessionLostError:
                 # Whoever looks after the session registers again.
                 await asyncio.sleep(_RETRY_S)
             except StoreError as error:
-                log.warning("the metadata is not followed for now: %s", error)
+                if str(error) != said:
+                    log.warning("the metadata is not followed for now: %s", error)
+                said = str(error)
                 await asyncio.sleep(_RETRY_S)
             except HeadraceError as error:
                 log.error("the metadata cannot be followed, and is tried again: %s", error)
@@ -222,7 +226,7 @@ class MetadataFollower:
         if reading.snapshot is not None:
             # With larger versions than any so far, so that no answer that was made from the old image is kept.
             fresh = Image(version=image.version + 1)
-            await self._runtime.offload(fold, Reading([], 0, reading.snapshot, reading.snapshot_end), fresh)
+            await self.runtime.offload(fold, Reading([], 0, reading.snapshot, reading.snapshot_end), fresh)
             changes = difference(image, fresh)
             image.become(fresh)
             await self._tell(changes)

@@ -25,11 +25,20 @@ from headrace.broker.requests.refusals import tells
 from headrace.cluster.brokers import ProducerIdBlock, Registration
 from headrace.cluster.decision import Decision
 from headrace.cluster.image import Image
-from headrace.cluster.store import Seat, SessionLostError, Store, StoreError, StoreMember, StoreUnavailableError
+from headrace.cluster.store import (
+    Seat,
+    SessionLostError,
+    Store,
+    StoreError,
+    StoreMember,
+    StoreRefusedError,
+    StoreUnavailableError,
+)
 from headrace.errors import (
     BrokerIdNotRegisteredError,
     ErrorCode,
     HeadraceError,
+    KafkaStorageError,
     NetworkError,
     NotControllerError,
     RequestTimedOutError,
@@ -53,7 +62,7 @@ LEAVE_TIMEOUT_S: Final = 10.0
 _RETRY_S: Final = 0.1
 _DEFECT_RETRY_S: Final = 1.0
 _OF_ALL: Final = -1  # no broker
-_REREGISTER_S_MAX: Final = 2.0
+_REFUSED_RETRY_S_MAX: Final = 2.0
 #: Longer than a fetch of the metadata waits.
 _HEARD_S_MAX: Final = 1.0
 
@@ -255,12 +264,14 @@ class ClusterMembership:
 
     async def _contend(self) -> None:
         """Be the controller, or know who is, for as long as this broker lives."""
+        said, pause_s = "", _RETRY_S
         while True:
             try:
                 epoch = await self._store.elect(self.member)
                 if epoch is None:
                     seat = await self._store.seat()
                     self._seat_is(seat)
+                    said, pause_s = "", _RETRY_S
                     if seat is not None:  # or it is gone already, and perhaps nobody else is left to stand
                         await self._until_lost(self._store.seat(seat))
                     continue
@@ -270,13 +281,19 @@ class ClusterMembership:
                 await self._metadata.take_office(epoch)
                 former = self.seat
                 self._seat_is(Seat(epoch, self.member))
+                said, pause_s = "", _RETRY_S
                 await self._rule(epoch, former)
             except SessionLostError as error:
                 await self._reregister(str(error))
             except HeadraceError as error:
-                log.warning("who is the controller is not known for now: %s", error)
+                if str(error) != said:
+                    log.warning("who is the controller is not known for now: %s", error)
+                said = str(error)
                 self._metadata.active.resign(str(error))
-                await asyncio.sleep(_RETRY_S)
+                await asyncio.sleep(pause_s)
+                if isinstance(error, (StoreRefusedError, KafkaStorageError)):
+                    # That does not pass so soon. A store that is away has been waited for already.
+                    pause_s = min(2 * pause_s, _REFUSED_RETRY_S_MAX)
             except Exception as error:
                 # Its seat is taken for as long as its session lives: nobody else would decide anything.
                 log.exception("what this broker does as the controller failed, by a defect: please report it")
@@ -322,7 +339,7 @@ class ClusterMembership:
                 log.exception("this broker could not register again, by a defect: please report it")
             await asyncio.sleep(pause_s)
             # A store that refuses at once, as one whose password was changed does, is not asked without end.
-            pause_s = min(2 * pause_s, _REREGISTER_S_MAX)
+            pause_s = min(2 * pause_s, _REFUSED_RETRY_S_MAX)
 
     # --- as the controller
 
@@ -384,7 +401,7 @@ class ClusterMembership:
     async def _balance(self) -> None:
         """Let those lead that are named first, now and then (`auto.leader.rebalance.enable`)."""
         if self._broker.config.get_bool("auto.leader.rebalance.enable"):
-            with contextlib.suppress(RequestTimedOutError):
+            with contextlib.suppress(RequestTimedOutError, KafkaStorageError):
                 await self._metadata.change(self._broker.controller.balance_leaders)
 
     def _fence_absent(self, deciding: dict[int, asyncio.Future[None]]) -> float | None:
@@ -427,12 +444,14 @@ class ClusterMembership:
     async def _fence_absent_one(self, node_id: int) -> None:
         log.warning("broker %d is gone: it is fenced, and others lead what it led", node_id)
         fence = functools.partial(_fence, self._broker, node_id)
-        with contextlib.suppress(RequestTimedOutError, BrokerIdNotRegisteredError):
+        try:
             await self._metadata.change(fence)
             # What it led has other leaders now, or everything is done already.
             await self._metadata.change(fence)
-            return
-        await asyncio.sleep(_RETRY_S)  # then it is tried again
+        except (RequestTimedOutError, BrokerIdNotRegisteredError):
+            await asyncio.sleep(_RETRY_S)  # then it is tried again
+        except KafkaStorageError:
+            await asyncio.sleep(_REFUSED_RETRY_S_MAX)  # the store does not take it, as was said
 
     # --- heartbeats
 

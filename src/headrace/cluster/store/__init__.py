@@ -30,6 +30,13 @@ class StoreUnavailableError(StoreError):
     """The store cannot be reached at the moment. Nothing was changed; ask again later."""
 
 
+class StoreRefusedError(StoreError):
+    """The store says no, which does not pass by itself: a quota is used up, say, or nodes are another's.
+
+    Nothing was changed. An operator has to do something, and is told what.
+    """
+
+
 class OutcomeUnknownError(StoreError):
     """The store was lost in the middle of an append: its records are in the log, or not.
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from headrace.cluster.store import StoreError
+from headrace.cluster.store import StoreError, StoreRefusedError
 from headrace.cluster.store.session import (
     CheckVersion,
     ConnectionBrokenError,
@@ -50,8 +50,8 @@ class ZooKeeperUnsupportedError(StoreError):
     """`zookeeper.connect` is set, but the package that talks to ZooKeeper is missing."""
 
 
-class ZooKeeperRefusedError(StoreError):
-    """ZooKeeper does not let this broker in, or not at nodes that belong to another identity."""
+class ZooKeeperRefusedError(StoreRefusedError):
+    """ZooKeeper does not let this broker in, or not do what it asks for; its words say what an operator has to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,12 +160,12 @@ class KazooSession(SessionBase):
                 f"ZooKeeper at {self._hosts} does not let {user or 'this broker'} in: check the user and the password, "
                 "and that it knows SASL (an authProvider in its configuration, a section Server in its JAAS file)"
             ) from error
-        except errors.REFUSED as error:
-            await self._stop()
-            raise errors.translated(error, self._root) from error
         except errors.START as error:
             problem = getattr(self._handler, "problem", "")
             await self._stop()
+            refused = errors.translated(error, self._root)
+            if isinstance(refused, ZooKeeperRefusedError):
+                raise refused from error
             raise ConnectionBrokenError(
                 problem or f"no ZooKeeper answers at {self._hosts} within {self._timeout_s:g} s"
             ) from error
@@ -401,7 +401,34 @@ class _Errors:
         self.MISSING = exceptions.NoNodeError
         self.ROLLED_BACK = (exceptions.RolledBackError, exceptions.RuntimeInconsistency)
         self._expired = (exceptions.SessionExpiredError, exceptions.AuthFailedError)
-        self.REFUSED = exceptions.NoAuthError
+        # Of the connection, or of a server that is busy or cut off from the others: it was done, or not, and passes.
+        self._passing = (
+            exceptions.ConnectionLoss,
+            exceptions.OperationTimeoutError,
+            exceptions.RequestTimeoutError,
+            exceptions.SessionMovedError,
+            exceptions.NotReadOnlyCallError,
+            exceptions.ThrottledOpError,
+        )
+        self._of_server = exceptions.ZookeeperError
+        self._advice: tuple[tuple[type[Exception], str], ...] = (
+            (
+                exceptions.NoAuthError,
+                "it was made by another identity: give this broker that one (headrace.zookeeper.digest, "
+                "headrace.zookeeper.sasl.jaas.config, or the certificate in zookeeper.ssl.keystore.location)",
+            ),
+            (
+                exceptions.QuotaExceededError,
+                "the quota that was set there is used up: raise it or take it away (setquota, delquota in zkCli.sh); "
+                "until then nothing of the cluster can be changed",
+            ),
+            (
+                exceptions.InvalidACLError,
+                "it does not know who this broker is, so that nothing can be its own: give it an identity "
+                "(headrace.zookeeper.digest, headrace.zookeeper.sasl.jaas.config, or a certificate in "
+                "zookeeper.ssl.keystore.location), or set zookeeper.set.acl=false",
+            ),
+        )
         self._nodes: tuple[tuple[type[Exception], type[NodeError]], ...] = (
             (exceptions.NoNodeError, NodeMissingError),
             (exceptions.NodeExistsError, NodeExistsError),
@@ -415,12 +442,12 @@ class _Errors:
                 return ours(path)  # type: ignore[call-arg]  # each of them takes the path alone
         if isinstance(error, self._expired):
             return SessionExpiredError("ZooKeeper says that the session is over")
-        if isinstance(error, self.REFUSED):
-            return ZooKeeperRefusedError(
-                f"ZooKeeper does not let this broker at {path}, which was made by another identity: give it that one "
-                "(headrace.zookeeper.digest, or the certificate in zookeeper.ssl.keystore.location)"
-            )
-        # Connection lost or closed, session moved, operation timed out: it was done, or not.
+        for kind, advice in self._advice:
+            if isinstance(error, kind):
+                return ZooKeeperRefusedError(f"ZooKeeper does not let this broker at {path or '/'}: {advice}")
+        if isinstance(error, self._of_server) and not isinstance(error, self._passing):
+            what = type(error).__name__
+            return ZooKeeperRefusedError(f"ZooKeeper refuses a request of this broker at {path or '/'} ({what})")
         return ConnectionBrokenError(f"the connection to ZooKeeper was lost ({type(error).__name__})")
 
 

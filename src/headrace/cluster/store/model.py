@@ -14,6 +14,7 @@ from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Final
 
+from headrace.cluster.store import StoreRefusedError
 from headrace.cluster.store.node_tree import NodeTree, Touched, Watches
 from headrace.cluster.store.session import (
     ConnectionBrokenError,
@@ -45,6 +46,8 @@ class Faults:
     loss_after: float = 0.0
     #: The probability that it breaks when something is read.
     loss_reading: float = 0.0
+    #: The probability that a change is refused for good, as by a quota.
+    refusal: float = 0.0
 
 
 class _Server:
@@ -371,6 +374,10 @@ class ModelSession(SessionBase):
         if size > _REQUEST_BYTES_MAX or self._happens(self._model.faults.loss_before):
             self.break_off()
             raise self._lost()
+        if self._happens(self._model.faults.refusal):
+            self._model.catch_up(server)
+            await self._answer(server, connection)
+            raise StoreRefusedError(f"the store does not take a change of {operations[0].path}: its quota is used up")
         try:
             self._model.commit(self, operations)
         except SessionExpiredError:

@@ -21,6 +21,8 @@ from headrace.runtime import Clock
 T = TypeVar("T")
 
 _PAUSE_S = 0.02
+_PAUSE_S_MAX = 1.0
+_DOUBLINGS_MAX = 10
 
 
 class NodeLink:
@@ -41,6 +43,10 @@ class NodeLink:
         self.was_away = False
         self._reached_s = 0.0
         self._reached_since: float | None = None
+
+    @property
+    def timeout_s(self) -> float:
+        return self._timeout_s
 
     @property
     def session(self) -> StoreSession | None:
@@ -121,6 +127,7 @@ class NodeLink:
     async def read(self, ask: Callable[[StoreSession], Awaitable[T]], *, patiently: bool = False) -> T:
         """Ask something that changes nothing; again, when the connection breaks. `patiently`: however long it takes."""
         deadline = None if patiently else self._clock.monotonic() + self._timeout_s
+        tries = 0
         while True:
             session = await self._connected(deadline)
             try:
@@ -133,7 +140,8 @@ class NodeLink:
                     raise self._unavailable() from None
             except ConnectionBrokenError:
                 # The state may lag behind what has just happened to this question.
-                await asyncio.sleep(_PAUSE_S)
+                await asyncio.sleep(_pause_s(tries))
+                tries += 1
 
     async def change(self, operations: Sequence[Operation]) -> None:
         """Make a change, once. A `ConnectionBrokenError` leaves open whether it was made; any other: it was not."""
@@ -148,13 +156,16 @@ class NodeLink:
             # It may have been made in the session's last moments.
             raise ConnectionBrokenError(f"the session with {self.where} is over: {error}") from error
 
-    async def before_another_try(self) -> None:
+    async def before_another_try(self, tries: int = 0) -> int:
         """After a change that did not fit, or was not answered: rest, then see what others have changed meanwhile.
 
-        What this session was shown may be older than what its change was held against, and would not fit again.
+        It rests the longer the more `tries` there were, and gives one more: a server that breaks each connection is not
+        asked at full speed. What this session was shown may be older than what its change was held against, and would
+        not fit again.
         """
-        await asyncio.sleep(_PAUSE_S)
+        await asyncio.sleep(_pause_s(tries))
         await self.read(lambda session: session.sync())
+        return tries + 1
 
     async def other_than(self, known: Sequence[T], look: Callable[[StoreSession, Watch | None], Awaitable[T]]) -> T:
         """What `look` finds; where something is `known`, as soon as it is not that."""
@@ -166,6 +177,11 @@ class NodeLink:
             if found != known[0]:
                 return found
             await changed.wait()
+
+
+def _pause_s(tries: int) -> float:
+    """How long to rest after that many tries, and one more."""
+    return min(_PAUSE_S * 2.0 ** min(tries, _DOUBLINGS_MAX), _PAUSE_S_MAX)
 
 
 def _look(

@@ -19,6 +19,7 @@ from headrace.cluster.store import (
     OutcomeUnknownError,
     Reading,
     SessionLostError,
+    StoreRefusedError,
     StoreUnavailableError,
 )
 from headrace.cluster.store.batches import batches_within, checked_batches, records_of
@@ -76,6 +77,13 @@ class _Place(NamedTuple):
     number: int
 
 
+class _Unfinished(NamedTuple):
+    """The first nodes of a group whose last one is not there: how many, and which group."""
+
+    nodes: int
+    nonce: bytes
+
+
 @dataclass(slots=True)
 class _Group:
     """Records that were written together, as far as they have been read."""
@@ -97,6 +105,8 @@ class NodeLog:
         self._after_nodes = after_nodes
         self._after_bytes = after_bytes
         self._seen = _Place(0, 0)
+        # What was found behind that, of a group that is not finished.
+        self._unfinished = _Unfinished(0, b"")
         # The controller's own: where its next append goes.
         self._end: _Place | None = None
         self._nodes = 0
@@ -140,6 +150,7 @@ class NodeLog:
         latest = await self._pointer()
         if latest.next_number > number:
             raise _ReplacedError
+        self._unfinished = _Unfinished(number - self._seen.number, group.nonce)
         return reading
 
     def _take(self, node: LogNode, next_number: int, group: _Group, reading: Reading) -> None:
@@ -200,11 +211,17 @@ class NodeLog:
         """Wait until there may be something at this offset that was not read yet."""
         if self._seen.offset != offset:
             return
-        number = self._seen.number
+        number, unfinished = self._seen.number, self._unfinished
 
         async def look(session: StoreSession, watch: Watch | None) -> bool:
-            if await session.get(log_path(number), watch) is not None:
+            """Whether the next node is there, the group that it would be of is another's, or a snapshot has it."""
+            if await session.get(log_path(number + unfinished.nodes), watch) is not None:
                 return True
+            if unfinished.nodes:
+                path = log_path(number)
+                first = await session.get(path, watch)
+                if first is None or decode_log_node(path, first.data).nonce != unfinished.nonce:
+                    return True
             node = await session.get(SNAPSHOT)
             return node is not None and SnapshotPointer.decode(node.data).next_number > number
 
@@ -260,12 +277,12 @@ class NodeLog:
             data = encode_log_node(won.epoch, nonce, index == len(batches) - 1, batch)
             try:
                 await self._append_node(won, place.number, data, nonce)
-            except StoreUnavailableError:
+            except (StoreUnavailableError, StoreRefusedError) as error:
                 if index == 0:
                     if self._end is None:
-                        self._end = end  # it was not even sent
+                        self._end = end  # nothing of it is there
                     raise
-                raise OutcomeUnknownError(f"{self._link.where} was lost in the middle of a decision.") from None
+                raise OutcomeUnknownError(f"{self._link.where} failed in the middle of a decision: {error}") from error
             place = _Place(next_offset, place.number + 1)
             self._nodes += 1
             self._bytes += len(data)
@@ -278,6 +295,8 @@ class NodeLog:
         if number > 0:
             operations.append(CheckVersion(log_path(number - 1)))
         operations.append(Create(path, data))
+        deadline = self._runtime.clock.monotonic() + self._link.timeout_s
+        tries = 0
         while True:
             try:
                 await self._link.change(operations)
@@ -292,10 +311,13 @@ class NodeLog:
                 raise StaleControllerEpochError(f"The controller of epoch {won.epoch} lost its session.") from error
             # It was written, or not, or by another.
             try:
-                await self._link.before_another_try()
+                tries = await self._link.before_another_try(tries)
                 found = await self._link.read(lambda session: session.get(path))
             except (StoreUnavailableError, SessionLostError) as error:
                 raise OutcomeUnknownError(f"{reason}; whether the metadata was written is not known") from error
+            if found is None and self._runtime.clock.monotonic() > deadline:
+                # All that was sent was done before this was read. What breaks each connection breaks the next as well.
+                raise StoreUnavailableError(f"{self._link.where} does not take what is to be written: {reason}")
             if found is not None:
                 if decode_log_node(path, found.data).nonce == nonce:
                     return
@@ -303,12 +325,13 @@ class NodeLog:
 
     async def _insist(self, won: Won, operations: Sequence[Operation], done: type[NodeError] | None = None) -> None:
         """Make a change as the controller, until it is made. `done` says that it had been made already."""
+        tries = 0
         while True:
             try:
                 await self._link.change([CheckVersion(EPOCH, won.version), *operations])
                 return
             except ConnectionBrokenError:
-                await self._pause(won)
+                tries = await self._pause(won, tries)
             except SessionLostError as error:
                 raise StaleControllerEpochError(f"The controller of epoch {won.epoch} lost its session.") from error
             except NodeError as error:
@@ -318,9 +341,9 @@ class NodeLog:
                     raise InconsistentMetadataError(f"{self._link.where}: {error}") from error
                 return
 
-    async def _pause(self, won: Won) -> None:
+    async def _pause(self, won: Won, tries: int) -> int:
         try:
-            await self._link.before_another_try()
+            return await self._link.before_another_try(tries)
         except SessionLostError as error:
             raise StaleControllerEpochError(f"The controller of epoch {won.epoch} lost its session.") from error
 

@@ -82,6 +82,7 @@ class NodeStore:
 
     async def _ensure(self, path: str, data: bytes) -> bytes:
         """Make a node that stays; what it holds, if it was there already."""
+        tries = 0
         while True:
             node = await self._link.read(lambda session: session.get(path))
             if node is not None:
@@ -89,13 +90,14 @@ class NodeStore:
             try:
                 await self._link.change([Create(path, data)])
             except (NodeExistsError, ConnectionBrokenError):
-                await self._link.before_another_try()
+                tries = await self._link.before_another_try(tries)
 
     def _emptied(self, path: str) -> WrongClusterError:
         return WrongClusterError(f"{self._link.where}{path} is gone: the store was emptied while it was in use")
 
     async def new_number(self, above: int) -> int:
         await self._ensure(NUMBERS, b"0")
+        tries = 0
         while True:
             node = await self._link.read(lambda session: session.get(NUMBERS))
             if node is None:
@@ -107,7 +109,7 @@ class NodeStore:
                 return above + given
             except (NodeError, ConnectionBrokenError):
                 # Another was given it, or perhaps we were: one that nobody has is no loss.
-                await self._link.before_another_try()
+                tries = await self._link.before_another_try(tries)
 
     async def close(self) -> None:
         self._won = self._registered_in = None
@@ -119,6 +121,7 @@ class NodeStore:
         await self._link.begin()
         path = f"{BROKERS}/{member.node_id}"
         data = encode_member(member)
+        tries = 0
         while True:
             node = await self._link.read(lambda session: session.get(path))
             operations: list[Operation] = [Create(path, data, is_ephemeral=True)]
@@ -139,7 +142,7 @@ class NodeStore:
                 self._registered_in = session
                 return
             except (NodeError, ConnectionBrokenError):
-                await self._link.before_another_try()
+                tries = await self._link.before_another_try(tries)
             if await self._link.read(lambda session: session.get(BROKERS)) is None:
                 raise self._emptied(BROKERS)
 
@@ -185,6 +188,7 @@ class NodeStore:
 
     async def elect(self, member: StoreMember) -> int | None:
         self._won = None
+        tries = 0
         while True:
             won = await self._stand(member)
             if won is None:
@@ -193,7 +197,7 @@ class NodeStore:
                 await self._log.take_over(won)
                 self._won = won
                 return won.epoch
-            await self._link.before_another_try()
+            tries = await self._link.before_another_try(tries)
 
     async def _stand(self, member: StoreMember) -> Won | None:
         """One try to be elected. None: another is the controller. Without a session: to be tried again."""

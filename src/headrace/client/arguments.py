@@ -9,6 +9,7 @@ from dataclasses import is_dataclass
 from types import NoneType, UnionType
 from typing import Any, TypeAlias, Union, get_args, get_origin
 
+from headrace.functions import is_generator, name_of
 from headrace.topics import TopicPartition
 
 _LISTENER_METHODS = ("on_partitions_revoked", "on_partitions_assigned")
@@ -151,3 +152,6 @@ def check_listener(listener: object) -> None:
         )
     if isinstance(listener, type):
         raise TypeError(f"subscribe takes a listener, not its class: {listener.__name__}()")
+    for name in (*_LISTENER_METHODS, "on_partitions_lost"):
+        if is_generator(method := getattr(listener, name, None)):
+            raise TypeError(f"{name_of(method)} is a generator function (it has a `yield`): nothing in it would run")

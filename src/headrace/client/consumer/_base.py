@@ -45,8 +45,9 @@ from headrace.client.consumer.records import (
 from headrace.client.errors import ClientClosedError
 from headrace.client.flows import Flow, Task, UserCode
 from headrace.client.serializers import load, make_deserializer
-from headrace.config import ConfigError
+from headrace.config import ConfigError, check_plain_setting
 from headrace.errors import RequestTimedOutError
+from headrace.functions import check_has_run, check_plain, is_generator
 from headrace.topics import TopicPartition
 
 log = logging.getLogger("headrace.client.consumer")
@@ -94,7 +95,7 @@ class ConsumerSetup:
     def on_commit(self, offsets: Offsets) -> None:
         for interceptor in self.interceptors:
             try:
-                interceptor.on_commit(offsets)
+                check_has_run(interceptor.on_commit(offsets), "an interceptor's on_commit")
             except Exception:
                 log.exception("an interceptor's on_commit raised")
 
@@ -129,6 +130,9 @@ def _interceptor(given: Any, config: Mapping[str, Any]) -> Any:
     for method in ("on_consume", "on_commit"):
         if not callable(getattr(made, method, None)):
             raise ConfigError({"interceptor.classes": f"interceptor {given!r} has no method {method}"})
+    # What on_consume gives is gone through, so it may be a generator.
+    for method in ("on_commit",) if is_generator(made.on_consume) else ("on_consume", "on_commit"):
+        check_plain_setting("interceptor.classes", getattr(made, method), method)
     if hasattr(made, "configure"):
         made.configure(config)
     return made
@@ -495,6 +499,7 @@ class ConsumerBase(ABC):
     def commit_async(self, offsets: Mapping[Any, Any] | None = None, callback: CommitCallback | None = None) -> None:
         """Commit without waiting; it is not tried again. `callback(error, offsets)` is called from a later poll,
         commit_sync or close, in the order of the commits."""
+        check_plain(callback, "commit_async's callback")
         self._use().commit_async(offsets, callback)
 
     @exclusive

@@ -18,7 +18,8 @@ from headrace.client.producer._base import (
 from headrace.client.producer._core import ProducerCore
 from headrace.client.producer._rows import ColumnRows, Rows
 from headrace.client.producer._sender import Sender
-from headrace.client.producer.delivery import BatchDelivery, Delivery, DeliveryCallback
+from headrace.client.producer.delivery import ON_DELIVERY, BatchDelivery, Delivery, DeliveryCallback
+from headrace.functions import check_plain
 from headrace.records.arrow import need_arrow
 from headrace.runtime import Clock
 
@@ -60,7 +61,9 @@ class ProducerCalls:
         timestamp (milliseconds), the time it is put into a batch. `headers` are pairs (or a mapping) of name and bytes.
         `on_delivery(error, metadata)` is called once, `error` None when all went well.
         """
-        # Everything here is paid per record: one list, one append, two comparisons (docs/design/client-speed.md).
+        # Everything here is paid per record: one list, one append, few comparisons (docs/design/client-speed.md).
+        if on_delivery is not None:
+            check_plain(on_delivery, ON_DELIVERY)
         if not self._is_plain:
             record, on_delivery = self._setup.convert(
                 ProducerRecord(topic, value, key, partition, timestamp, headers), on_delivery
@@ -114,6 +117,7 @@ class ProducerCalls:
             partition if isinstance(partition, int) else None,
             timestamps if isinstance(timestamps, int) else None,
         )
+        check_plain(on_delivery, ON_DELIVERY)
         delivery = BatchDelivery(self, topic, on_delivery)
         now_ms = self._clock.now_ms()
         rows = batch_rows(self._setup, delivery, topic, values, keys, partition, timestamps, headers, now_ms)
@@ -135,6 +139,7 @@ class ProducerCalls:
         from headrace.client.producer._arrow import arrow_rows
 
         check_record(topic, partition, None)
+        check_plain(on_delivery, ON_DELIVERY)
         delivery = BatchDelivery(self, topic, on_delivery)
         rows = arrow_rows(
             delivery, topic, data, partition, self._setup.partitioner, self._settings.ignore_keys, self._clock.now_ms()

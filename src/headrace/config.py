@@ -38,7 +38,7 @@ class ConfigError(HeadraceError):
 def check_plain_setting(name: str, function: object, method: str = "") -> None:
     """Refuse a function, or an object's method, that is given as a setting and of which a call runs nothing."""
     try:
-        check_plain(function, f"{name}: {method}" if method else name)
+        check_plain(function, f"{name} ({method})" if method else name)
     except TypeError as error:
         raise ConfigError({name: str(error)}) from None
 

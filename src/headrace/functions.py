@@ -41,11 +41,11 @@ def check_plain(function: object, what: str) -> None:
         if function is None:
             return
     if not callable(function):
-        raise TypeError(f"{what} is a function, not {function!r}")
+        raise TypeError(f"{what} takes a function to call, not {function!r}")
     if (kind := _kind(function)) is not None:
         raise TypeError(
-            f"{what} is a plain function, and {name_of(function)} is {kind}: it is called and not awaited, so nothing "
-            "in it would run"
+            f"{what} takes a plain function, and {name_of(function)} is {kind}: calling it would run nothing. Do the "
+            "work in a plain function, or begin a task in one"
         )
 
 

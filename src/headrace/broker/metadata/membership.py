@@ -170,7 +170,7 @@ class ClusterMembership:
         It would while its session cannot be over. Then it has the word of the controller; and as the controller that of
         most brokers, which still fetch from it. So all go on when the store is away for all.
         """
-        now, metadata = self._clock.monotonic(), self._metadata
+        now, metadata = self._clock.boottime(), self._metadata
         if now < self._store.sure_until or len(metadata.image.brokers) == 1:
             return True
         return self._has_word(now - self._heard_s)

@@ -282,7 +282,7 @@ class ExactlyOnce(_Loop["Consumer", "Producer"]):
 
     def run(self, handle: Callable[[ConsumerRecords], Any]) -> None:
         """Call a function for every batch, also again for one that its transaction could not be committed with."""
-        check_plain(handle, "what exactly_once runs")
+        check_plain(handle, "exactly_once(…).run")
         while not self._rules.is_stopping:
             try:
                 for batch in self:

@@ -130,7 +130,7 @@ class Store(Protocol):
 
     @property
     def sure_until(self) -> float:
-        """By the monotonic clock: until then the session is not over because the store does not hear of it."""
+        """By the clock's `boottime`: until then the session is not over because the store does not hear of it."""
         ...
 
     @property

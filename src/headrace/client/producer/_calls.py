@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from headrace.client.arguments import check_callback, whole_number
 from headrace.client.compiled import count_rows
 from headrace.client.producer._base import (
     ProducerRecord,
@@ -81,8 +82,10 @@ class ProducerCalls:
             headers = as_headers(headers, topic) or None
             self.may_have_extras = True
         if partition is not None or timestamp is not None or topic.__class__ is not str or not topic:
-            check_record(topic, partition, timestamp)
+            partition, timestamp = check_record(topic, partition, timestamp)
             self.may_have_extras = True
+        if on_delivery is not None:
+            check_callback(on_delivery, "send(on_delivery=…)")
         delivery = Delivery((topic, value, key, partition, timestamp, headers, on_delivery, self))
         sender = self._sender
         sender.taken = taken = sender.taken + size
@@ -109,11 +112,9 @@ class ProducerCalls:
 
         `on_delivery(error, ranges)` is called once, when all of them are done.
         """
-        check_record(
-            topic,
-            partition if isinstance(partition, int) else None,
-            timestamps if isinstance(timestamps, int) else None,
-        )
+        check_record(topic, whole_number(partition), whole_number(timestamps))
+        if on_delivery is not None:
+            check_callback(on_delivery, "send_batch(on_delivery=…)")
         delivery = BatchDelivery(self, topic, on_delivery)
         now_ms = self._clock.now_ms()
         rows = batch_rows(self._setup, delivery, topic, values, keys, partition, timestamps, headers, now_ms)
@@ -134,7 +135,9 @@ class ProducerCalls:
         need_arrow()
         from headrace.client.producer._arrow import arrow_rows
 
-        check_record(topic, partition, None)
+        partition, _ = check_record(topic, partition, None)
+        if on_delivery is not None:
+            check_callback(on_delivery, "send_arrow(on_delivery=…)")
         delivery = BatchDelivery(self, topic, on_delivery)
         rows = arrow_rows(
             delivery, topic, data, partition, self._setup.partitioner, self._settings.ignore_keys, self._clock.now_ms()

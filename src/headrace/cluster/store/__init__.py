@@ -129,6 +129,11 @@ class Store(Protocol):
         ...
 
     @property
+    def reached_s(self) -> float:
+        """For how long the store was reached since it was opened, all in all, by the monotonic clock."""
+        ...
+
+    @property
     def sure_until(self) -> float:
         """By the clock's `boottime`: until then the session is not over because the store does not hear of it."""
         ...

@@ -1,152 +1,129 @@
-"""Many small requests: what a broker spends on each, next to Apache Kafka in the same run.
+"""Many small requests, as clients send them: what a broker spends on each, next to Apache Kafka in the same run.
 
-    python -m bench.requests [--seconds 2] [--rounds 3] [--connections 1,16,64,256] [--only headrace|kafka]
+    python -m bench.requests [--seconds 1] [--rounds 3] [--connections 16,64,256] [--only headrace|kafka]
+                             [--versions old|new|both] [--replicas 3] [--tls] [--idempotent]
 
-Every connection has one request in flight: a Produce of one record of 100 B, a Metadata of one topic, a Fetch of one
-batch of 100 B. The load generator is one process that sends the same bytes again and again and looks at nothing but the
-length of an answer, so it costs less than what it measures: `load µs` is what a request costs it. Brokers take turns;
-the median of the rounds counts.
+Every connection has one request in flight: a Produce of one record of 60 to 180 bytes, a Metadata of one topic, a
+Fetch of one batch. Each has a correlation id, time, key, size and bytes of its own, and is for the next of four
+partitions; of the versions an old one and the newest take turns. The load comes from a program in Go (`bench/go`),
+which costs less than what it measures: `load µs` is what a request costs it. Brokers take turns; the median of the
+rounds counts.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import multiprocessing
-import select
-import socket
+import json
+import shutil
 import statistics
-import struct
+import subprocess
 import tempfile
-import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from bench import peers
-from bench.broker import make_topic, started
-from headrace.protocol.codec import encode_request
-from headrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from headrace.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from headrace.records import build_batch
+from bench.broker import PARTITIONS, make_topic, started
 
 TOPIC = "requests"
 KINDS = ("produce", "metadata", "fetch")
-CONNECTIONS = (1, 16, 64, 256)
-_PARTITION = 0
-_LENGTH = struct.Struct(">i")
+CONNECTIONS = (16, 64, 256)
+#: An old version of each that some clients still send, and the newest.
+VERSIONS = {"produce": (7, 13), "metadata": (4, 13), "fetch": (4, 18)}
+RECORDS = 20_000
+_SOURCE = Path(__file__).parent / "go"
 _WARM_UP_S = 0.5
 
 
-def request_bytes(kind: str) -> bytes:
-    """One request of that kind, as it goes over the wire; by topic name, so that it suits every broker."""
-    if kind == "produce":
-        batch = build_batch([(int(time.time() * 1000), None, b"x" * 100, ())])
-        partition = PartitionProduceData(index=_PARTITION, records=batch)
-        topics = [TopicProduceData(name=TOPIC, partition_data=[partition])]
-        return b"".join(encode_request(ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=topics), 12, 1, "bench"))
-    if kind == "metadata":
-        return b"".join(encode_request(MetadataRequest(topics=[MetadataRequestTopic(name=TOPIC)]), 12, 1, "bench"))
-    wanted = FetchPartition(partition=_PARTITION, fetch_offset=0, partition_max_bytes=1)
-    topics_wanted = [FetchTopic(topic=TOPIC, partitions=[wanted])]
-    request = FetchRequest(max_wait_ms=0, min_bytes=1, max_bytes=1 << 20, session_epoch=-1, topics=topics_wanted)
-    return b"".join(encode_request(request, 12, 1, "bench"))
+def build_load(directory: Path) -> Path:
+    """The load generator, compiled; SystemExit with a reason where there is no Go."""
+    go = shutil.which("go")
+    if go is None:
+        raise SystemExit("bench.requests is skipped: its load generator needs Go (https://go.dev), which is not found")
+    program = directory / "requests"
+    subprocess.run([go, "build", "-o", str(program), "."], cwd=_SOURCE, check=True, timeout=300)
+    return program
 
 
-def _load(address: str, kind: str, connections: int, seconds: float, out: Any) -> None:
-    """Requests answered within the time, and how long some of them took."""
-    host, _, port = address.rpartition(":")
-    frame = request_bytes(kind)
-    poller = select.epoll()
-    sockets: dict[int, socket.socket] = {}
-    for _ in range(connections):
-        sock = socket.create_connection((host, int(port)))
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sockets[sock.fileno()] = sock
-        poller.register(sock.fileno(), select.EPOLLIN)
-    begun = dict.fromkeys(sockets, 0.0)
-    clock = time.perf_counter
-    times: list[float] = []
-    for number, sock in sockets.items():
-        sock.sendall(frame)
-        begun[number] = clock()
-    done = every = 0
-    counting = clock() + _WARM_UP_S
-    end = counting + seconds
-    while True:
-        events = poller.poll(1.0)
-        now = clock()
-        every += len(events)
-        if now >= end:
-            break
-        if now >= counting:
-            done += len(events)
-        for number, _ in events:
-            sock = sockets[number]
-            answer = sock.recv(65_536)
-            if len(answer) < 4 or _LENGTH.unpack_from(answer)[0] + 4 > len(answer):
-                answer = _rest(sock, answer)
-            if done % 7 == 0:
-                times.append(now - begun[number])
-            sock.send(frame)
-            begun[number] = now
-    for sock in sockets.values():
-        sock.close()
-    times.sort()
-    own = psutil.Process().cpu_times()
-    out.put(
-        {
-            "rate": done / seconds,
-            "requests": every,
-            "p50": times[len(times) // 2] * 1e6,
-            "p99": times[int(len(times) * 0.99)] * 1e6,
-            "own": (own.user + own.system) / every * 1e6,
-        }
-    )
+class Target:
+    """A running broker (or the one of a cluster that leads the topic), and what has to be known to send it requests."""
+
+    def __init__(self, address: str, pids: list[int]) -> None:
+        from confluent_kafka import Consumer, Producer, TopicCollection, TopicPartition
+        from confluent_kafka.admin import AdminClient
+
+        self.address = address
+        self._watched = [psutil.Process(pid) for pid in pids]
+        self._producers = 1 << 40
+        producer = Producer({"bootstrap.servers": address, "batch.num.messages": 1, "linger.ms": 0})
+        for number in range(RECORDS):
+            producer.produce(TOPIC, b"x" * 100, partition=number % PARTITIONS)
+            if not number % 1000:
+                producer.flush()
+        assert producer.flush(60) == 0, "the topic could not be written to"
+        consumer = Consumer({"bootstrap.servers": address, "group.id": "bench"})
+        ends = [
+            consumer.get_watermark_offsets(TopicPartition(TOPIC, partition), timeout=30)[1]
+            for partition in range(PARTITIONS)
+        ]
+        consumer.close()
+        self.ends = ",".join(map(str, ends))
+        admin = AdminClient({"bootstrap.servers": address})
+        id_ = admin.describe_topics(TopicCollection([TOPIC]))[TOPIC].result(30).topic_id
+        most, least = id_.get_most_significant_bits(), id_.get_least_significant_bits()
+        self.topic_id = f"{most % 2**64:016x}{least % 2**64:016x}"
+
+    def cpu_s(self) -> float:
+        return sum(times.user + times.system for times in (one.cpu_times() for one in self._watched))
+
+    def measure(self, load: Path, kind: str, connections: int, options: argparse.Namespace) -> dict[str, float]:
+        versions = {"old": VERSIONS[kind][:1], "new": VERSIONS[kind][1:], "both": VERSIONS[kind]}[options.versions]
+        self._producers += 10_000
+        command: list[object] = [load, "-address", self.address, "-kind", kind, "-topic", TOPIC, "-ends", self.ends]
+        command += ["-topic-id", self.topic_id, "-versions", ",".join(map(str, versions)), "-warm-up", _WARM_UP_S]
+        command += ["-partitions", PARTITIONS, "-connections", connections, "-seconds", options.seconds]
+        command += ["-producer", self._producers]
+        if options.idempotent:
+            command.append("-idempotent")
+        with subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            spent = 0.0
+            found: dict[str, float] = {}
+            for line in process.stdout:
+                if line == "begin\n":
+                    spent = -self.cpu_s()
+                elif line == "end\n":
+                    spent += self.cpu_s()
+                else:
+                    found = json.loads(line)
+        if process.returncode or not found:
+            raise RuntimeError(f"the load generator failed at {kind} with {connections} connections (see above)")
+        found["cpu"] = spent / found["done"] * 1e6
+        return found
 
 
-def _rest(sock: socket.socket, begun: bytes) -> bytes:
-    """An answer that came in pieces, whole."""
-    while len(begun) < 4 or _LENGTH.unpack_from(begun)[0] + 4 > len(begun):
-        more = sock.recv(65_536)
-        if not more:
-            raise RuntimeError("the broker closed the connection: it does not take this request")
-        begun += more
-    return begun
-
-
-def measure(broker: Any, kind: str, connections: int, seconds: float) -> dict[str, float]:
-    context = multiprocessing.get_context("spawn")
-    out = context.Queue()
-    process = context.Process(target=_load, args=(broker.address, kind, connections, seconds, out))
-    watched = psutil.Process(broker.pid)
-    before = watched.cpu_times()
-    process.start()
-    found: dict[str, float] = out.get(timeout=seconds + 60)
-    after = watched.cpu_times()
-    process.join()
-    spent = after.user + after.system - before.user - before.system
-    found["cpu"] = spent / found["requests"] * 1e6
-    return found
-
-
-def _check(address: str) -> None:
-    """Each request is answered without an error; otherwise a refusal would be what is measured."""
-    from confluent_kafka import Producer
-
-    producer = Producer({"bootstrap.servers": address})
-    producer.produce(TOPIC, b"x" * 100, partition=_PARTITION)
-    assert producer.flush(30) == 0, "the topic could not be written to"
+@contextlib.contextmanager
+def _target(kind: str, replicas: int) -> Iterator[Target]:
+    with tempfile.TemporaryDirectory(prefix=f"bench-{kind}-") as directory:
+        if replicas == 1:
+            with started(kind, Path(directory)) as (broker, _):
+                make_topic(broker.address, TOPIC)
+                yield Target(broker.address, [broker.pid])
+        else:
+            raise NotImplementedError
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--connections", default=",".join(map(str, CONNECTIONS)))
     parser.add_argument("--kinds", default=",".join(KINDS))
+    parser.add_argument("--versions", choices=("old", "new", "both"), default="both")
+    parser.add_argument("--idempotent", action="store_true", help="batches with a producer id")
+    parser.add_argument("--replicas", type=int, choices=(1, 3), default=1)
     parser.add_argument("--only", choices=("headrace", "kafka"))
     options = parser.parse_args()
     kinds = [options.only] if options.only else ["headrace", "kafka"]
@@ -154,31 +131,24 @@ def main() -> None:
         print(f"Apache Kafka is not measured: {peers.why_no_kafka()}")
         kinds.remove("kafka")
     with contextlib.ExitStack() as stack:
-        brokers: dict[str, Any] = {}
-        for kind in kinds:
-            directory = stack.enter_context(tempfile.TemporaryDirectory(prefix=f"bench-{kind}-"))
-            brokers[kind], _ = stack.enter_context(started(kind, Path(directory)))
-            make_topic(brokers[kind].address, TOPIC)
-            _check(brokers[kind].address)
-        print(
-            f"{'':24}"
-            + "".join(f"{kind + ' req/s':>16}{'CPU µs':>8}{'p50 µs':>9}{'p99 µs':>9}{'load µs':>9}" for kind in kinds)
-        )
+        load = build_load(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-load-"))))
+        targets = {kind: stack.enter_context(_target(kind, options.replicas)) for kind in kinds}
+        heads = (f"{kind + ' req/s':>16}{'CPU µs':>8}{'p50 µs':>9}{'p99 µs':>9}{'load µs':>9}" for kind in kinds)
+        print(f"{'':24}" + "".join(heads))
         for request in options.kinds.split(","):
             for count in map(int, options.connections.split(",")):
                 rounds: dict[str, list[dict[str, float]]] = {kind: [] for kind in kinds}
                 for _ in range(options.rounds):
                     for kind in kinds:
-                        rounds[kind].append(measure(brokers[kind], request, count, options.seconds))
+                        rounds[kind].append(targets[kind].measure(load, request, count, options))
                 medians = {
                     kind: {name: statistics.median(one[name] for one in found) for name in found[0]}
                     for kind, found in rounds.items()
                 }
                 line = f"{request + ' ' + str(count) + ' conn.':24}"
-                for kind in kinds:
-                    one = medians[kind]
+                for one in medians.values():
                     line += (
-                        f"{one['rate']:16,.0f}{one['cpu']:8.0f}{one['p50']:9,.0f}{one['p99']:9,.0f}{one['own']:9.0f}"
+                        f"{one['rate']:16,.0f}{one['cpu']:8.1f}{one['p50']:9,.0f}{one['p99']:9,.0f}{one['own']:9.1f}"
                     )
                 if len(kinds) == 2:
                     line += f"   {medians['headrace']['rate'] / medians['kafka']['rate']:.2f}x"

@@ -203,20 +203,30 @@ def test_a_long_request_is_not_copied_to_look_for_its_answer(monkeypatch: pytest
     run(scenario)
 
 
-def test_nothing_is_answered_in_one_go_where_anyone_is_checked(taken_the_long_way: list[ApiKey]) -> None:
+def test_what_is_allowed_is_answered_in_one_go_and_nothing_of_who_is_unknown_or_throttled(
+    taken_the_long_way: list[ApiKey],
+) -> None:
+    class OfReaders:
+        rules_version = 1
+
+        def verdict(self, principal: str, *asked: Any) -> bool:
+            return principal == "User:reader"
+
     async def scenario(world: World) -> None:
         message = (fetch(1), 12)
+        world.broker.pipeline.access.authorizer = OfReaders()
+        world.connection.identify("User:reader")
         world.send(message, message)
         taken_the_long_way.clear()
-        steps: tuple[tuple[str, Any], ...] = (
-            ("who", lambda context, request: None),
-            ("may", lambda context, request: None),
-            ("throttled", lambda context, request: 0.0),
-        )
-        for step, function in steps:
-            setattr(world.broker.pipeline, step, function)
-            world.send(message)
-            setattr(world.broker.pipeline, step, None)
+        world.send(message)
+        assert not taken_the_long_way
+        world.connection.identify("User:writer")
+        world.send(message)
+        world.connection.identify(None)
+        world.send(message)
+        world.connection.identify("User:reader")
+        world.broker.pipeline.throttled = lambda context, request: 0.0
+        world.send(message)
         assert taken_the_long_way == [ApiKey.FETCH] * 3
 
     run(scenario)

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from headrace.broker.requests.dispatch import ANONYMOUS, CloseConnectionError, RequestContext
+from headrace.broker.requests.access import ANONYMOUS
+from headrace.broker.requests.dispatch import CloseConnectionError, RequestContext
 from headrace.broker.requests.kept_answers import KEPT_BYTES_MAX, REQUEST_BYTES_MAX, KeptAnswers
 from headrace.broker.requests.request_metrics import ApiMetrics, Times
 from headrace.errors import ErrorCode
@@ -40,6 +41,13 @@ def answers(world: World, cls: type, version: int) -> list[Any]:
     return found
 
 
+class AllowsAll:
+    rules_version = 1
+
+    def verdict(self, *asked: Any) -> bool:
+        return True
+
+
 def metrics(world: World, api_key: ApiKey) -> ApiMetrics:
     return world.broker.pipeline.metrics[api_key]
 
@@ -58,7 +66,7 @@ def test_the_steps_come_in_their_order() -> None:
         def who(context: RequestContext, request: Any) -> None:
             assert context.principal == ANONYMOUS
             assert isinstance(request, MetadataRequest)
-            context.connection.principal = "User:alice"
+            context.connection.identify("User:alice")
             steps.append("who")
 
         def may(context: RequestContext, request: Any) -> None:
@@ -260,8 +268,8 @@ def test_an_answer_that_follows_from_the_metadata_is_made_once() -> None:
         world.send(ASKING, ASKING)
         assert (made, topics_told(world)) == (2, [["t", "u"], ["t", "u"]])
         assert metrics(world, ApiKey.METADATA).count == 4
-        # As soon as anyone looks at who asks, no answer is anyone else's.
-        world.broker.pipeline.may = lambda context, request: None
+        # As soon as anyone is checked, no answer is anyone else's.
+        world.broker.pipeline.access.authorizer = AllowsAll()
         world.send(ASKING)
         assert made == 3
 
@@ -284,19 +292,19 @@ def test_kept_answers_are_bounded_all_together_and_each_listener_has_its_own() -
     kept = KeptAnswers()
     routes: list[Any] = ["one version", "another"]
     route = routes[0]
-    assert kept.find(route, "A", b"q", 1) is None
-    kept.keep(route, "A", b"q", bytes(8) + b"answer", 1)
-    assert kept.find(route, "A", b"q", 1) == b"answer"
-    assert kept.find(route, "B", b"q", 1) is None
-    assert kept.find(routes[1], "A", b"q", 1) is None
-    kept.keep(route, "A", bytes(REQUEST_BYTES_MAX + 1), bytes(8) + b"answer", 1)
-    assert kept.find(route, "A", bytes(REQUEST_BYTES_MAX + 1), 1) is None
-    kept.keep(route, "A", b"late", bytes(8) + b"of an earlier image", 0)
-    assert kept.find(route, "A", b"late", 1) is None
+    assert kept.find(route, ("A", None), b"q", 1) is None
+    kept.keep(route, ("A", None), b"q", bytes(8) + b"answer", 1)
+    assert kept.find(route, ("A", None), b"q", 1) == b"answer"
+    assert kept.find(route, ("B", None), b"q", 1) is None
+    assert kept.find(routes[1], ("A", None), b"q", 1) is None
+    kept.keep(route, ("A", None), bytes(REQUEST_BYTES_MAX + 1), bytes(8) + b"answer", 1)
+    assert kept.find(route, ("A", None), bytes(REQUEST_BYTES_MAX + 1), 1) is None
+    kept.keep(route, ("A", None), b"late", bytes(8) + b"of an earlier image", 0)
+    assert kept.find(route, ("A", None), b"late", 1) is None
     for number in range(40):
-        kept.keep(routes[number % 2], "A", b"%d" % number, bytes(KEPT_BYTES_MAX // 16), 1)
+        kept.keep(routes[number % 2], ("A", None), b"%d" % number, bytes(KEPT_BYTES_MAX // 16), 1)
         assert sum(map(len, kept._answers.values())) <= KEPT_BYTES_MAX
-    assert kept.find(route, "A", b"39", 2) is None
+    assert kept.find(route, ("A", None), b"39", 2) is None
     assert not kept._answers
 
 

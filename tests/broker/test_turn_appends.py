@@ -50,6 +50,13 @@ def writes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return seen
 
 
+class AllowsNothing:
+    rules_version = 1
+
+    def verdict(self, *asked: Any) -> bool:
+        return False
+
+
 class Turn:
     """Several connections that are read one after the other, then the end of the turn."""
 
@@ -372,6 +379,7 @@ def test_what_is_known_of_a_client_does_not_outlive_its_partition_nor_its_rights
         asked: list[Any] = []
         with monkeypatch.context() as patch:
             patch.setattr(broker.pipeline, "may", lambda context, request: asked.append(request))
+            patch.setattr(broker.pipeline.access, "authorizer", AllowsNothing())
             answers = again(turn, produce(raw.batch([b"c"])), produce(raw.batch([b"d"])))
         assert len(asked) == 2
         assert [outcome(answer) for answer in answers] == [(0, 4), (0, 5)]

@@ -12,8 +12,9 @@ from tests.waiting import becomes
 from headrace.cluster.store import SessionLostError, Store, StoreUnavailableError
 from headrace.cluster.store.directory_session import DirectorySession
 from headrace.cluster.store.kazoo_session import KazooSession
-from headrace.cluster.store.model import Faults
+from headrace.cluster.store.model import Faults, ZooKeeperModel
 from headrace.cluster.store.session import NodeMissingError, SessionState
+from headrace.runtime.simulated import Simulation
 
 from .store_homes import (
     Home,
@@ -33,9 +34,9 @@ async def _stays_sure(home: Home) -> None:
     assert isinstance(home, NodesHome)
     clock = home.runtime.clock
     async with opened(home) as store:
-        until = clock.monotonic() + 2 * home.timeout_s
-        while clock.monotonic() < until:
-            assert clock.monotonic() < store.sure_until < clock.monotonic() + home.timeout_s
+        until = clock.boottime() + 2 * home.timeout_s
+        while clock.boottime() < until:
+            assert clock.boottime() < store.sure_until < clock.boottime() + home.timeout_s
             await asyncio.sleep(home.timeout_s / 50)
     assert store.sure_until == float("-inf")
 
@@ -104,9 +105,29 @@ def test_no_session_is_over_before_what_is_sure(seed: int) -> None:
         while model.has(session.name):
             assert session.state is not SessionState.EXPIRED
             await asyncio.sleep(0.01)
-        assert clock.monotonic() > session.sure_until + 1.0
+        assert clock.boottime() > session.sure_until + 1.0
 
     run_model(main, seed, Faults())
+
+
+def test_a_session_is_not_sure_after_its_machine_was_suspended() -> None:
+    """The store counts that time, though the machine's monotonic clock does not."""
+    simulation = Simulation(1)
+    host = simulation.host("broker")
+
+    async def main() -> None:
+        model = ZooKeeperModel(simulation.rng, session_timeout_s=6.0)
+        session = host.context.run(model.session, host.clock)
+        await host.start(session.start())
+        assert host.clock.boottime() < session.sure_until
+        host.suspend()
+        await asyncio.sleep(5.0)
+        host.resume()
+        assert session.sure_until < host.clock.boottime()
+        await becomes(lambda: host.clock.boottime() < session.sure_until, "heard of again")
+        host.kill()
+
+    simulation.run(main())
 
 
 def test_zookeeper_is_asked_so_often_that_two_lost_answers_leave_it_sure(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +136,7 @@ def test_zookeeper_is_asked_so_often_that_two_lost_answers_leave_it_sure(monkeyp
         clock, asked_at, timeout_s = home.runtime.clock, list[float](), 6.0
 
         async def sync(session: KazooSession) -> None:
-            asked_at.append(clock.monotonic())
+            asked_at.append(clock.boottime())
             session._heard_at = asked_at[-1]
 
         monkeypatch.setattr(KazooSession, "sync", sync)
@@ -148,11 +169,11 @@ def test_a_session_with_a_real_zookeeper_is_sure_for_as_long_as_that_answers() -
             first = store.sure_until
             await becomes(lambda: store.sure_until > first + 3.0, "a later time until which it is sure")
             # As long as the server gives, which is not what was asked for: ten seconds are twenty of its ticks.
-            assert store.sure_until < clock.monotonic() + 5.0
+            assert store.sure_until < clock.boottime() + 5.0
             process.kill()
-            await becomes(lambda: store.sure_until < clock.monotonic(), "the end of what is sure")
+            await becomes(lambda: store.sure_until < clock.boottime(), "the end of what is sure")
             await home.runtime.offload(process.start)
-            await becomes(lambda: store.sure_until > clock.monotonic(), "to be sure again")
+            await becomes(lambda: store.sure_until > clock.boottime(), "to be sure again")
             registering.cancel()
 
     with zookeeper() as process:

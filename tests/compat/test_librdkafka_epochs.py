@@ -4,6 +4,9 @@ Both answers that lead to it are Kafka's: a leader that was replaced has written
 NOT_LEADER_OR_FOLLOWER, since it cannot know whether that stays; and one that refused a batch finds the next one out of
 order. librdkafka then leaves its epoch in all partitions, and numbers anew what it has no answer for. Java's producer
 and ours do not renumber what may have been written. `tests/checker` tells by librdkafka's log what came about this way.
+
+And with its sequence numbers when a transaction is aborted that has a batch of unknown outcome: the next one begins
+with the same numbers, in the same epoch.
 """
 
 from __future__ import annotations
@@ -36,11 +39,12 @@ UNKNOWN, REFUSING = 0, 1
 
 
 class Fate(Enum):
-    """What becomes of a batch; each is told NOT_LEADER_OR_FOLLOWER, but for the one that passes."""
+    """What becomes of a batch. The first two are told NOT_LEADER_OR_FOLLOWER, the last is told nothing."""
 
     WRITTEN = "written"
     REFUSED = "refused"
     PASSES = "passes"
+    LOST = "lost"
 
 
 class DeposedLeader:
@@ -53,6 +57,8 @@ class DeposedLeader:
         self.fates: dict[bytes, Fate] = {}
         """By the value of a record. Each is met once."""
         self.met: list[bytes] = []
+        self.is_lost = threading.Event()
+        """A batch was written of which the client is never told."""
         self.go_on = threading.Event()
         self.is_ready = threading.Event()
         self.port = 0
@@ -97,6 +103,11 @@ class DeposedLeader:
             answer = b"" if fate is Fate.REFUSED else await _frame(broker)
             if key == ApiKey.METADATA:
                 answer = _changed(answer, key, version, correlation_id, self._as_broker)
+            elif key == ApiKey.FIND_COORDINATOR:
+                answer = _changed(answer, key, version, correlation_id, self._as_coordinator)
+            elif fate is Fate.LOST:
+                self.is_lost.set()
+                raise ConnectionResetError("it is written, and nobody is told")
             elif fate is Fate.WRITTEN:
                 answer = _changed(answer, key, version, correlation_id, _not_leader)
             elif fate is Fate.REFUSED:
@@ -108,6 +119,10 @@ class DeposedLeader:
     def _as_broker(self, metadata: Any) -> None:
         for broker in metadata.brokers:
             broker.host, broker.port = "127.0.0.1", self.port
+
+    def _as_coordinator(self, found: Any) -> None:
+        for coordinator in (found, *found.coordinators):
+            coordinator.host, coordinator.port = "127.0.0.1", self.port
 
 
 async def _frame(reader: asyncio.StreamReader) -> bytes:
@@ -221,3 +236,52 @@ def test_librdkafka_writes_a_batch_of_unknown_outcome_again_when_another_partiti
     }
     assert values[REFUSING] == [b"first-of-refusing", b"refused", b"out-of-order"]
     assert values[UNKNOWN] == [b"first-of-unknown", b"written-and-not-told", b"written-and-not-told"]
+
+
+@pytest.mark.slow
+def test_a_transaction_whose_records_are_numbered_as_aborted_ones_ends_aborted(
+    kafka: EmbeddedBroker, topic: str
+) -> None:
+    """Apache Kafka says that they are there already, so it is committed, and they are lost."""
+    create_topic(kafka.address, topic)
+    with deposed_leader(kafka.address) as leader:
+        producer = confluent_kafka.Producer(
+            {
+                "bootstrap.servers": leader.address,
+                "transactional.id": topic,
+                "linger.ms": 0,
+                # What may have been written is not sent again before the transaction is aborted.
+                "retry.backoff.ms": 1000,
+                "reconnect.backoff.ms": 10,
+                "reconnect.backoff.max.ms": 50,
+            }
+        )
+        producer.init_transactions(TIMEOUT_S)
+
+        def begin(value: bytes) -> None:
+            producer.begin_transaction()
+            producer.produce(topic, value, partition=0)
+
+        begin(b"first")
+        producer.commit_transaction(TIMEOUT_S)
+        leader.fates[b"aborted"] = Fate.LOST
+        begin(b"aborted")
+        eventually(lambda: producer.poll(0.01) is not None and leader.is_lost.is_set(), "it is written", TIMEOUT_S)
+        producer.abort_transaction(TIMEOUT_S)
+        begin(b"numbered as the aborted one")
+        with pytest.raises(confluent_kafka.KafkaException) as refused:
+            producer.commit_transaction(TIMEOUT_S)
+        assert refused.value.args[0].txn_requires_abort(), refused.value
+        producer.abort_transaction(TIMEOUT_S)
+        begin(b"numbered as the aborted one")
+        producer.commit_transaction(TIMEOUT_S)
+        begin(b"last")
+        producer.commit_transaction(TIMEOUT_S)
+
+    consumer = confluent_consumer(kafka.address, topic)
+    consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
+    try:
+        found = poll_confluent(consumer, 3)
+    finally:
+        consumer.close()
+    assert [message.value() for message in found] == [b"first", b"numbered as the aborted one", b"last"]

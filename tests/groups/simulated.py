@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from headrace.errors import ErrorCode
 from headrace.groups import GroupState, Outcome, StoredRecord
-from headrace.groups.state import Group
+from headrace.groups.classic.state import ClassicGroup as Group
 from headrace.protocol.messages.heartbeat import HeartbeatRequest
 from headrace.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from headrace.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity

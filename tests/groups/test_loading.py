@@ -13,9 +13,10 @@ import pytest
 
 from headrace.errors import ErrorCode
 from headrace.groups import GroupConfig, GroupCoordinator, GroupState, Now, StoredRecord
+from headrace.groups.classic.records import group_record
 from headrace.groups.group_offsets import CommittedOffset
 from headrace.groups.loading import Loader
-from headrace.groups.records import group_record, offset_record
+from headrace.groups.records import offset_record
 from headrace.protocol.messages.describe_groups import DescribeGroupsRequest
 from headrace.protocol.messages.list_groups import ListGroupsRequest
 from headrace.protocol.messages.offset_fetch import OffsetFetchRequest

@@ -12,7 +12,8 @@ from tests.waiting import eventually
 from headrace.broker.coordinators import member_memory
 from headrace.broker.coordinators.member_memory import MemberMemory
 from headrace.errors import ErrorCode
-from headrace.groups.state import Group, Member, MemberSession
+from headrace.groups.classic.state import ClassicGroup as Group
+from headrace.groups.classic.state import Member, MemberSession
 from headrace.protocol import codec
 from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest
 from headrace.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol

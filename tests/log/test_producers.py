@@ -11,6 +11,7 @@ from headrace.errors import (
     InvalidTxnStateError,
     OutOfOrderSequenceNumberError,
     TransactionCoordinatorFencedError,
+    UnknownProducerIdError,
 )
 from headrace.log import Appended, Log, LogConfig, Origin, Verification, producer_loading
 from headrace.log.files import LogFile
@@ -215,6 +216,67 @@ def test_open_transactions_survive_a_restart(clean: bool) -> None:
     assert [entry.producer_id for entry in log.active.aborted()] == [1]
     found = log.locate(0, 1 << 20, limit=3, at_least_one=True)
     assert [entry.producer_id for entry in log.aborted_transactions(0, found)] == [1]
+
+
+def with_an_aborted_transaction(log: Log) -> None:
+    """Batches 0 to 2 are committed, 3 and 4 are aborted."""
+    for sequence in range(3):
+        send(log, 1, 0, sequence, transactional=True)
+    end(log, 1, commit=True)
+    for sequence in range(3, 5):
+        send(log, 1, 0, sequence, transactional=True)
+    end(log, 1, commit=False)
+
+
+@pytest.mark.parametrize("sequence", [1, 3, 4])
+def test_a_batch_numbered_as_one_of_an_ended_transaction_is_no_duplicate(sequence: int) -> None:
+    """Some clients number records of their next transaction so; were they told that these are there, they would commit
+    what is in no log."""
+    log = open_log(make_host())
+    with_an_aborted_transaction(log)
+    with pytest.raises(UnknownProducerIdError, match="earlier transaction"):
+        send(log, 1, 0, sequence, transactional=True)
+    send(log, 1, 0, 5, transactional=True)
+    with pytest.raises(UnknownProducerIdError, match="earlier transaction"):
+        send(log, 1, 0, sequence, transactional=True)
+    assert send(log, 1, 0, 5, transactional=True).duplicate, "it is of the transaction that is open"
+    end(log, 1, commit=True, epoch=1)
+    assert send(log, 1, 1, 0, transactional=True).duplicate is False, "the next epoch begins with 0"
+
+
+def test_a_batch_without_a_transaction_is_a_duplicate_after_one_of_its_producer() -> None:
+    log = open_log(make_host())
+    send(log, 1, 0, 0)
+    send(log, 1, 0, 1, transactional=True)
+    assert send(log, 1, 0, 0).duplicate
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+@pytest.mark.parametrize("clean", [True, False])
+def test_which_transaction_a_batch_is_of_is_known_after_a_restart(clean: bool, is_open: bool) -> None:
+    host = make_host()
+    log = open_log(host)
+    with_an_aborted_transaction(log)
+    if is_open:
+        send(log, 1, 0, 5, transactional=True)
+    if clean:
+        log.close()
+    log = open_log(host, clean=clean)
+    for sequence in (2, 3, 4):
+        with pytest.raises(UnknownProducerIdError):
+            send(log, 1, 0, sequence, transactional=True)
+    assert send(log, 1, 0, 5, transactional=True).duplicate is is_open
+
+
+def test_a_follower_that_leads_knows_which_transaction_a_batch_is_of() -> None:
+    leader, follower = open_log(make_host()), open_log(make_host(2))
+    with_an_aborted_transaction(leader)
+    send(leader, 1, 0, 5, transactional=True)
+    found = leader.locate(0, 1 << 20, limit=leader.end_offset, at_least_one=True)
+    follower.append_replica(found.file.read(found.position, found.length))
+    with pytest.raises(UnknownProducerIdError):
+        send(follower, 1, 0, 4, transactional=True)
+    assert send(follower, 1, 0, 5, transactional=True).duplicate
 
 
 def test_a_batch_outside_of_the_open_transaction_is_refused() -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from headrace.client.configs import COMMON_KEYS, read_config
 from headrace.config import ConfigDefinition, ConfigError
-from headrace.errors import NetworkError, SaslAuthenticationFailedError, UnsupportedSaslMechanismError
+from headrace.errors import ErrorCode, NetworkError, SaslAuthenticationFailedError, UnsupportedSaslMechanismError
 from headrace.net.node import Node
 from headrace.net.sasl import sasl_security
 from headrace.net.sasl.exchange import authenticate_by
@@ -223,6 +223,56 @@ def test_a_token_is_used_to_its_end_while_no_other_is_to_be_had() -> None:
     given.append(ConnectionError("away"))
     now[0] = 1301.0
     with pytest.raises(NetworkError, match="there is no token now: ConnectionError: away"):
+        source.refresh()
+
+
+def refuse(source: TokenSource) -> None:
+    flow = authenticate_by("OAUTHBEARER", source.exchange)(NODE)
+    next(flow)
+    flow.send(SaslHandshakeResponse(mechanisms=["OAUTHBEARER"]))
+    with pytest.raises(SaslAuthenticationFailedError):
+        flow.send(SaslAuthenticateResponse(error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, auth_bytes=b""))
+
+
+def accept(source: TokenSource) -> bytes:
+    conversation = source.exchange()
+    said = next(conversation)
+    assert ends(conversation, b"")
+    return said
+
+
+def test_a_token_without_an_end_is_asked_for_anew_at_each_authentication() -> None:
+    given: list[Any] = ["first", "second", ConnectionError("away"), ConnectionError("away")]
+
+    def callback() -> Token:
+        one = given.pop(0)
+        if isinstance(one, Exception):
+            raise one
+        return token_of(one)
+
+    source = TokenSource(callback, now=lambda: 1000.0)
+    for token in (b"first", b"second", b"second"):
+        source.refresh()
+        assert b"Bearer " + token in accept(source), "the last one is good while no other is to be had"
+    assert len(given) == 1, "and the source is not asked at every connection then"
+
+
+def test_a_refused_token_is_forgotten() -> None:
+    given: list[Any] = [Token("first", 2000.0), Token("second", 2000.0), ConnectionError("away")]
+
+    def provider() -> Token:
+        one = given.pop(0)
+        if isinstance(one, Exception):
+            raise one
+        return one
+
+    source = TokenSource(provider, now=lambda: 1000.0)
+    source.refresh()
+    refuse(source)
+    source.refresh()
+    assert b"Bearer second" in accept(source)
+    refuse(source)
+    with pytest.raises(NetworkError, match="there is no token now"):
         source.refresh()
 
 

@@ -8,7 +8,7 @@ from headrace.protocol.stored import metadata_records
 
 from .vectors import from_json, load, unbase64
 
-# Requests between brokers and of quorums, of which there are no vectors.
+# Of these there are no vectors.
 HELD_AGAINST_KIO_ALONE = (
     "BrokerRegistration",
     "BrokerHeartbeat",
@@ -16,6 +16,8 @@ HELD_AGAINST_KIO_ALONE = (
     "AllocateProducerIds",
     "DescribeQuorum",
     "AssignReplicasToDirs",
+    "ConsumerGroupHeartbeat",
+    "ConsumerGroupDescribe",
 )
 
 

@@ -32,7 +32,7 @@ from headrace.broker.requests.refusals import refuse
 from headrace.broker.server.acceptor import Acceptor, ConnectionLimits
 from headrace.broker.server.descriptors import share_out
 from headrace.broker.server.frame_memory import FrameLimits
-from headrace.broker.server.listeners import ListenerSetting, parse_listeners
+from headrace.broker.server.listeners import ListenerSetting, broker_listeners, parse_listeners
 from headrace.cluster.answers import Answers
 from headrace.cluster.broker_config import BrokerConfig
 from headrace.cluster.brokers import ProducerIdBlock, Registration
@@ -90,6 +90,7 @@ class Broker:
         self.listener_settings: list[ListenerSetting] = parse_listeners(config)
         self.addresses: list[tuple[str, int]] = []
         self.pipeline = RequestPipeline(self)
+        self.pipeline.access.broker_listeners = broker_listeners(self.listener_settings, config)
         self.turn_appends = TurnAppends(runtime.clock.now_ms)
         self.known_fetches = KnownFetches()
         limits = ConnectionLimits(

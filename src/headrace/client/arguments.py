@@ -6,12 +6,15 @@ import contextlib
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import is_dataclass
+from operator import index
 from types import NoneType, UnionType
-from typing import Any, TypeAlias, Union, get_args, get_origin
+from typing import Any, TypeAlias, Union, cast, get_args, get_origin
 
+from headrace.functions import is_generator, name_of
 from headrace.topics import TopicPartition
 
 _LISTENER_METHODS = ("on_partitions_revoked", "on_partitions_assigned")
+_OFFSET_MAX = 2**63 - 1
 _SEVERAL = (Iterable, Sequence, Collection)
 
 Arguments: TypeAlias = tuple[Sequence[Any], Mapping[str, Any]]
@@ -22,6 +25,41 @@ def check_several(given: object, call: str, name: str) -> None:
     if isinstance(given, (str, bytes, TopicPartition)) or not isinstance(given, Iterable):
         one = f"({given!r}, 0)" if name == "partitions" and isinstance(given, str) else repr(given)
         raise TypeError(f"{call} takes several {name}, and {given!r} is not: give a list, [{one}]")
+
+
+def partitions_of(given: object, call: str) -> list[TopicPartition]:
+    """The partitions that a call was given; a single pair, or what is no pair, is refused."""
+    if _names_a_partition(given):
+        raise TypeError(f"{call} takes several partitions, and {given!r} is one: give a list, [{given!r}]")
+    check_several(given, call, "partitions")
+    return [_partition_of(one, call) for one in cast("Iterable[Any]", given)]
+
+
+def _partition_of(given: Any, call: str) -> TopicPartition:
+    topic, number = given if isinstance(given, (tuple, list)) and len(given) == 2 else (None, None)
+    place = whole_number(number)
+    if not isinstance(topic, str) or place is None:
+        raise TypeError(
+            f"{call} takes partitions as a list of (topic, partition): {given!r} is {type(given).__name__}, not "
+            "(topic, partition)"
+        )
+    return TopicPartition(topic, place)
+
+
+def whole_number(given: Any) -> int | None:
+    """An integer, also numpy's, as Python's own; None for what is none."""
+    try:
+        return index(given)
+    except TypeError:
+        return None
+
+
+def check_offset(given: Any, what: str) -> int:
+    """An offset, as the protocol has them: 64 bits, and not negative."""
+    offset = whole_number(given)
+    if offset is None or not 0 <= offset <= _OFFSET_MAX:
+        raise ValueError(f"cannot {what} {given!r}: an offset is a whole number from 0 to {_OFFSET_MAX}")
+    return offset
 
 
 def check_mapping(given: object, call: str, name: str) -> None:
@@ -104,7 +142,9 @@ def _fitted(value: Any, hint: Any) -> Any:
         (of_each,) = get_args(hint)
         return [_fitted(one, of_each) for one in value]
     if hint is TopicPartition and _names_a_partition(value):
-        return TopicPartition(*value)
+        return TopicPartition(value[0], index(value[1]))
+    if hint is int and (number := whole_number(value)) is not None and not isinstance(value, bool):
+        return number
     kind = NoneType if hint is None else (origin or hint)
     is_other = isinstance(kind, type) and not isinstance(value, (int, float) if kind is float else kind)
     if is_other or (isinstance(value, bool) and kind in (int, float)):
@@ -113,7 +153,8 @@ def _fitted(value: Any, hint: Any) -> Any:
 
 
 def _names_a_partition(value: Any) -> bool:
-    return isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str) and isinstance(value[1], int)
+    is_pair = isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str)
+    return is_pair and whole_number(value[1]) is not None
 
 
 def _in_words(hint: Any) -> str:
@@ -151,3 +192,6 @@ def check_listener(listener: object) -> None:
         )
     if isinstance(listener, type):
         raise TypeError(f"subscribe takes a listener, not its class: {listener.__name__}()")
+    for name in (*_LISTENER_METHODS, "on_partitions_lost"):
+        if is_generator(method := getattr(listener, name, None)):
+            raise TypeError(f"{name_of(method)} is a generator function (it has a `yield`): nothing in it would run")

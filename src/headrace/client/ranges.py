@@ -17,7 +17,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from headrace.client.arguments import check_several
+from headrace.client.arguments import partitions_of
 from headrace.client.cluster.drivers import BlockingClient
 from headrace.client.compiled import begin_loading
 from headrace.client.consumer._base import ConsumerSetup, to_arrow
@@ -215,8 +215,8 @@ class RangeReader:
         return self._bounds(partitions, LATEST_TIMESTAMP, timeout)
 
     def _bounds(self, partitions: Any, which: int, timeout: float | None) -> dict[TopicPartition, int]:
-        check_several(partitions, "beginning_offsets" if which == EARLIEST_TIMESTAMP else "end_offsets", "partitions")
-        wanted = {TopicPartition(*partition): which for partition in partitions}
+        call = "beginning_offsets" if which == EARLIEST_TIMESTAMP else "end_offsets"
+        wanted = dict.fromkeys(partitions_of(partitions, call), which)
         core = self._use()
         seconds = self._settings.api_timeout_s if timeout is None else timeout
         found = core.run(core.readable.lookup(wanted), seconds)

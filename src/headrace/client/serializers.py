@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol, cast
 
 from headrace.client.errors import SerializationError
-from headrace.config import ConfigError
+from headrace.config import ConfigError, check_plain_setting
 
 
 class Serializer(Protocol):
@@ -93,12 +93,13 @@ class _Number:
     _what: str
 
     def serialize(self, topic: str, data: Any) -> bytes | None:
-        if isinstance(data, bool) or not isinstance(data, (int, float)):
+        if isinstance(data, bool) or not (isinstance(data, (int, float)) or hasattr(data, "__index__")):
             raise SerializationError(f"{self._what} cannot be made of {type(data).__name__}")
         try:
             return self._layout.pack(data)
-        except struct.error as error:
-            raise SerializationError(f"{data!r} is not {self._what}: {error}") from error
+        except (struct.error, OverflowError, TypeError) as error:
+            shown = _shown(data)
+            raise SerializationError(f"{shown} is not {self._what}: {error}") from error
 
     def deserialize(self, topic: str, data: bytes) -> Any:
         if len(data) != self._layout.size:
@@ -106,6 +107,14 @@ class _Number:
                 f"{self._what} has {self._layout.size} bytes, and the record from {topic} has {len(data)}"
             )
         return self._layout.unpack(data)[0]
+
+
+def _shown(number: Any) -> str:
+    try:
+        return repr(number)
+    except ValueError:
+        # Python writes no integer of thousands of digits.
+        return f"an integer of {number.bit_length()} bits"
 
 
 class IntSerializer(_Number):
@@ -216,9 +225,11 @@ def make(
     if isinstance(made, type):
         made = made()
     if not hasattr(made, method) and callable(made):
+        check_plain_setting(name, made)
         made = _FunctionAsObject(made, method)
     if not callable(getattr(made, method, None)):
         raise ConfigError({name: f"{name} is {given!r}, which has no method {method}(topic, data)"})
+    check_plain_setting(name, getattr(made, method), method)
     if hasattr(made, "configure"):
         made.configure(config, is_key)
     return made

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from headrace.coordination import Caller, Now, Timer
+from headrace.coordination import Caller, Effect, Now, Timer
 from headrace.errors import ErrorCode
+from headrace.groups.classic.state import ClassicGroup, GroupState
 from headrace.groups.config import GroupConfig
+from headrace.groups.group import DEAD_STATE, Group
 from headrace.groups.group_offsets import NO_EXPIRY, CommittedOffset
 from headrace.groups.offsets import OffsetChanges
-from headrace.groups.outcome import Outcome, TimerKind, one_record
-from headrace.groups.records import group_tombstone
+from headrace.groups.outcome import Outcome, TimerKind
 from headrace.groups.shards import Shard, Shards
-from headrace.groups.state import Group, GroupState
 from headrace.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 from headrace.protocol.messages.describe_groups import (
     DescribedGroup,
@@ -25,7 +25,6 @@ from headrace.protocol.messages.describe_groups import (
 from headrace.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from headrace.topics import TopicPartition
 
-GROUP_TYPE = "classic"
 NOT_FOUND_VERSION = 6  # of DescribeGroups; before it an unknown group is described as dead
 # Without an authorizer everybody may do all that can be done to a group.
 GROUP_OPERATIONS = 3400
@@ -34,11 +33,9 @@ NEXT_PASS_MS = 1_000  # after a pass that did not get to everything
 
 @dataclass(slots=True)
 class _Deletion:
-    """A group whose tombstones are being written, how it was before, and where it is told if they are not."""
+    """A group whose tombstones are being written, and where it is told if they are not."""
 
     group: Group
-    state_timestamp_ms: int | None
-    previous_state: GroupState
     result: DeletableGroupResult | None
     error: ErrorCode = ErrorCode.NONE
 
@@ -65,14 +62,14 @@ class Administration:
         listed = [
             ListedGroup(
                 group_id=group.group_id,
-                protocol_type=group.protocol_type or "",
-                group_state=group.state.value,
-                group_type=GROUP_TYPE,
+                protocol_type=group.type_name,
+                group_state=group.state_name,
+                group_type=group.kind.value,
             )
             for group in self._shards.groups.values()
-            if group.state is not GroupState.DEAD  # its tombstones are being written
-            and (not states or group.state.value.lower() in states)
-            and (not types or GROUP_TYPE in types)
+            if not group.is_dead
+            and (not states or group.state_name.lower() in states)
+            and (not types or group.kind.value in types)
         ]
         return ListGroupsResponse(groups=listed)
 
@@ -86,14 +83,15 @@ class Administration:
 
     def _describe_one(self, caller: Caller, group_id: str) -> DescribedGroup:
         group = self._shards.groups.get(group_id)
-        if group is None or group.state is GroupState.DEAD:
+        if not isinstance(group, ClassicGroup) or group.is_dead:
             error = ErrorCode.NONE if group is not None else self._shards.error_for(group_id)
             if error != ErrorCode.NONE:
                 return DescribedGroup(group_id=group_id, error_code=error)
-            dead = DescribedGroup(group_id=group_id, group_state=GroupState.DEAD.value)
+            dead = DescribedGroup(group_id=group_id, group_state=DEAD_STATE)
             if caller.api_version >= NOT_FOUND_VERSION:
+                is_other = group is not None and not group.is_dead
                 dead.error_code = ErrorCode.GROUP_ID_NOT_FOUND
-                dead.error_message = f"Group {group_id} not found."
+                dead.error_message = f"Group {group_id} {'is not a classic group' if is_other else 'not found'}."
             return dead
         # Until the next generation has chosen a protocol, members' metadata means nothing.
         protocol = group.protocol_name if group.state is GroupState.STABLE else None
@@ -138,9 +136,9 @@ class Administration:
             if group is None:
                 error = self._shards.error_for(group_id)
                 error = ErrorCode.GROUP_ID_NOT_FOUND if error == ErrorCode.NONE else error
-            elif group.state is GroupState.DEAD:
+            elif group.is_dead:
                 error = ErrorCode.GROUP_ID_NOT_FOUND
-            elif group.state is not GroupState.EMPTY:
+            elif not group.is_empty:
                 error = ErrorCode.NON_EMPTY_GROUP
             else:
                 error = ErrorCode.NONE
@@ -152,12 +150,12 @@ class Administration:
 
     def _delete_one(self, out: Outcome, group: Group, result: DeletableGroupResult | None = None) -> None:
         """Write the tombstones of a group. Until they are written it is dead: nobody may join or commit."""
-        deletion = _Deletion(group, group.state_timestamp_ms, group.previous_state, result)
-        group.state, group.previous_state = GroupState.DEAD, group.state
+        deletion = _Deletion(group, result)
+        group.is_dead = True
         # Also for offsets that are still being written: their records come before these tombstones.
         self._offsets.write_tombstones(out, group, group.offsets.partitions(), partial(self._offset_stays, deletion))
         out.effects.append(
-            one_record(group_tombstone(group), partial(self._deleted, deletion), partial(self._not_deleted, deletion))
+            Effect(tuple(group.tombstones()), partial(self._deleted, deletion), partial(self._not_deleted, deletion))
         )
 
     def _offset_stays(self, deletion: _Deletion, out: Outcome, error: ErrorCode, at: Now) -> None:
@@ -168,14 +166,11 @@ class Administration:
             self._shards.remove(out, deletion.group)
         elif self._shards.is_live(deletion.group):
             # Some of its offsets are still in the log, the group is not: as it would be found there.
-            deletion.group.forget_generation()
+            self._shards.replace(deletion.group, ClassicGroup(deletion.group.group_id, deletion.group.partition))
 
     def _not_deleted(self, deletion: _Deletion, out: Outcome, error: ErrorCode, at: Now) -> None:
         deletion.refuse(error)
-        group = deletion.group
-        if self._shards.is_live(group):
-            group.state = GroupState.EMPTY
-            group.state_timestamp_ms, group.previous_state = deletion.state_timestamp_ms, deletion.previous_state
+        deletion.group.is_dead = False
 
     # --- expiry -------------------------------------------------------------------------------------------------------
 
@@ -196,7 +191,7 @@ class Administration:
         self.schedule_expiry(out, shard, at)
 
     def _expire_group(self, out: Outcome, group: Group, at: Now) -> None:
-        if group.state is GroupState.DEAD:
+        if group.is_dead:
             return
         expired: list[TopicPartition] = []
         left = 0
@@ -208,25 +203,17 @@ class Administration:
                 else:
                     left += 1
         room = self._config.tombstones_max - len(out.effects)
-        is_over = not (left or group.pending or group.offsets.pending or group.offsets.in_flight)
-        if is_over and group.state is GroupState.EMPTY and len(expired) <= room:
+        is_over = not (left or group.offsets.pending or group.offsets.in_flight)
+        if is_over and group.is_empty and not group.is_awaited and len(expired) <= room:
             self._delete_one(out, group)
         else:
             self._offsets.write_tombstones(out, group, expired[:room])
 
     def _is_expired(self, group: Group, topic: str, offset: CommittedOffset, at: Now) -> bool:
-        """Kafka's rule: what counts is since when nobody could want the offset, which depends on the kind of group."""
         if self._offsets.is_of_earlier_topic(topic, offset):
             return True
-        if group.protocol_type is None:
-            since_ms = offset.commit_timestamp_ms  # nobody ever joined: only commits tell that someone is there
-        elif group.state is GroupState.EMPTY:
-            since_ms = offset.commit_timestamp_ms if group.state_timestamp_ms is None else group.state_timestamp_ms
-        elif group.state is GroupState.STABLE and group.is_consumer_group and group.subscribed is not None:
-            since_ms = offset.commit_timestamp_ms
-        else:
-            return False
-        if group.is_subscribed_to(topic):
+        since_ms = group.unwanted_since_ms(offset)
+        if since_ms is None or group.is_subscribed_to(topic):
             return False
         if offset.expire_timestamp_ms != NO_EXPIRY:
             return at.wall_ms >= offset.expire_timestamp_ms

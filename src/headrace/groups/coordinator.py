@@ -11,17 +11,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from headrace.cluster.topic_names import CONSUMER_OFFSETS
 from headrace.coordination import Caller, Coordinator, Now, Reply, Timer, is_storable
 from headrace.errors import ErrorCode
-from headrace.groups import answers
 from headrace.groups.administration import Administration
+from headrace.groups.classic import answers
+from headrace.groups.classic.membership import GroupMemberships
+from headrace.groups.classic.rebalance import Rebalances
+from headrace.groups.classic.state import ClassicGroup
 from headrace.groups.config import GroupConfig
 from headrace.groups.deleted_topics import DeletedTopics
 from headrace.groups.fetching import OffsetFetches
-from headrace.groups.membership import GroupMemberships
-from headrace.groups.offsets import OffsetChanges, TopicLookup
+from headrace.groups.group import Group
+from headrace.groups.offsets import OffsetChanges
 from headrace.groups.outcome import Outcome, TimerKind
-from headrace.groups.rebalance import Rebalances
+from headrace.groups.refusals import refused
 from headrace.groups.shards import Shard, Shards
-from headrace.groups.state import Group
+from headrace.groups.topics import TopicLookup
 from headrace.protocol.messages.delete_groups import DeleteGroupsRequest
 from headrace.protocol.messages.describe_groups import DescribeGroupsRequest
 from headrace.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -45,7 +48,7 @@ class GroupCoordinator(Coordinator[Outcome, Shard]):
         self._config = config
         self._rebalances = Rebalances(config)
         self._membership = GroupMemberships(config, rng, self._shards, self._rebalances)
-        self._offsets = OffsetChanges(config, self._shards, self._rebalances, topics)
+        self._offsets = OffsetChanges(config, self._shards, topics)
         self._deleted_topics = DeletedTopics(config, self._shards, self._offsets, topics)
         self._fetches = OffsetFetches(self._shards, topics)
         self._administration = Administration(config, self._shards, self._offsets)
@@ -75,9 +78,8 @@ class GroupCoordinator(Coordinator[Outcome, Shard]):
                 shard, found.group_id, found.topic, found.partition, found.offset, found.producer_id
             )
         for group in list(shard.groups.values()):
-            for member in group.members.values():
-                self._rebalances.keep_alive(out, group, member, at)
-            if len(group.members) > self._config.max_size:
+            group.start_timers(out, at)
+            if isinstance(group, ClassicGroup) and len(group.members) > self._config.max_size:
                 # The limit was lowered: as the members rejoin, the last ones find no place.
                 reason = f"it was loaded with {len(group.members)} members, and {self._config.max_size} are allowed"
                 self._rebalances.prepare(out, group, at, reason)
@@ -87,23 +89,12 @@ class GroupCoordinator(Coordinator[Outcome, Shard]):
         """A group was found in its own partition: one of that name that was served from another is given up."""
         known = self._shards.groups.get(group_id)
         if known is not None and known.partition != shard.partition and self._shards.is_own(shard, group_id):
-            self._give_up_group(out, known)
+            known.give_up(out)
 
     def _give_up(self, out: Outcome, shard: Shard) -> None:
         for group in shard.groups.values():
-            self._give_up_group(out, group)
+            group.give_up(out)
         self._administration.cancel_expiry(out, shard)
-
-    @staticmethod
-    def _give_up_group(out: Outcome, group: Group) -> None:
-        group.cancel_timers(out)
-        for member in group.members.values():
-            waiting = group.set_join(member, None)
-            if waiting is not None:
-                answers.join_error(out, waiting, ErrorCode.NOT_COORDINATOR, member.member_id)
-            if member.sync is not None:
-                answers.sync_error(out, member.sync, ErrorCode.NOT_COORDINATOR)
-                member.sync = None
 
     def ending_transaction(self, partition: int, producer_id: int, committed: bool) -> Callable[[], None] | None:
         """A marker is about to be appended to the partition: what is to be called when it is in the log.
@@ -124,7 +115,7 @@ class GroupCoordinator(Coordinator[Outcome, Shard]):
     # --- what became of an outcome ------------------------------------------------------------------------------------
 
     def _refused(self, reply: Reply, error: ErrorCode) -> Reply:
-        return answers.refused(reply, error)
+        return refused(reply, error)
 
     def on_timer(self, timer: Timer, at: Now) -> Outcome:
         out = Outcome()
@@ -136,7 +127,7 @@ class GroupCoordinator(Coordinator[Outcome, Shard]):
         if timer.kind is TimerKind.DELETED_TOPICS:
             self._deleted_topics.go_on(out, at)
             return out
-        group = self._shards.groups.get(timer.name)
+        group = self._shards.classic(timer.name)
         if group is None:
             return out
         if timer.kind is TimerKind.SESSION:
@@ -173,7 +164,7 @@ class GroupCoordinator(Coordinator[Outcome, Shard]):
 
     def heartbeat(self, caller: Caller, request: HeartbeatRequest, at: Now) -> Outcome:
         out = Outcome()
-        group = self._shards.groups.get(request.group_id)
+        group = self._shards.classic(request.group_id)
         if group is not None and request.group_id:
             error = self._membership.heartbeat(out, group, request, at)
         else:

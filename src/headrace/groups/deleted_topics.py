@@ -11,10 +11,11 @@ from typing import Final, NamedTuple
 
 from headrace.coordination import Now, Timer
 from headrace.groups.config import GroupConfig
-from headrace.groups.offsets import OffsetChanges, TopicLookup, is_mismatched
+from headrace.groups.group import Group
+from headrace.groups.offsets import OffsetChanges, is_mismatched
 from headrace.groups.outcome import Outcome, TimerKind
 from headrace.groups.shards import Shard, Shards
-from headrace.groups.state import Group
+from headrace.groups.topics import TopicLookup
 from headrace.topics import TopicPartition
 
 # One step after the other, whatever partitions of `__consumer_offsets` they are for.

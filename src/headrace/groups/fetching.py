@@ -7,10 +7,11 @@ from typing import Any
 
 from headrace.coordination import Caller
 from headrace.errors import ErrorCode
+from headrace.groups.group import Group
 from headrace.groups.group_offsets import CommittedOffset
-from headrace.groups.offsets import TOPIC_ID_VERSION, TopicLookup, is_mismatched
+from headrace.groups.offsets import TOPIC_ID_VERSION, is_mismatched
 from headrace.groups.shards import Shards
-from headrace.groups.state import Group
+from headrace.groups.topics import TopicLookup
 from headrace.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestTopic,

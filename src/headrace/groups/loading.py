@@ -12,11 +12,10 @@ from typing import Any, NamedTuple
 
 from headrace import coordination
 from headrace.coordination import NO_PRODUCER_ID, StoredRecord
+from headrace.groups.classic.loading import loaded_group
+from headrace.groups.group import Group
 from headrace.groups.group_offsets import CommittedOffset
-from headrace.groups.state import Group, GroupState, Member
 from headrace.protocol.stored.consumer_offsets import (
-    GroupMetadataKey,
-    GroupMetadataValue,
     LegacyOffsetCommitValue,
     OffsetCommitValue,
     decode_record,
@@ -133,34 +132,3 @@ def loaded_offset(value: OffsetCommitValue | LegacyOffsetCommitValue) -> Committ
         value.expire_timestamp,
         value.topic_id,
     )
-
-
-def loaded_group(partition: int, key: GroupMetadataKey, value: GroupMetadataValue) -> Group:
-    """A group with members was stable when it was written; one without is empty."""
-    group = Group(
-        key.group,
-        partition,
-        state=GroupState.STABLE if value.members else GroupState.EMPTY,
-        state_timestamp_ms=None if value.current_state_timestamp == -1 else value.current_state_timestamp,
-        generation=value.generation,
-        protocol_name=value.protocol,
-        leader=value.leader,
-        is_recorded=True,
-    )
-    for stored in value.members:
-        member = Member(
-            stored.member_id,
-            stored.group_instance_id,
-            stored.client_id,
-            stored.client_host,
-            # Records of the first version have no rebalance time-out.
-            stored.session_timeout if stored.rebalance_timeout == -1 else stored.rebalance_timeout,
-            stored.session_timeout,
-            # Only the metadata of the chosen protocol is kept; all that a member supports is known when it rejoins.
-            ((value.protocol or "", stored.subscription),),
-            stored.assignment,
-        )
-        group.add(member, value.protocol_type)
-    group.protocol_type = value.protocol_type or None
-    group.find_subscriptions()
-    return group

@@ -5,18 +5,18 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from headrace.config import INT64_MAX, INT64_MIN
 from headrace.coordination import NO_PRODUCER_ID, Caller, Now, is_storable
 from headrace.errors import ErrorCode
 from headrace.groups.config import GroupConfig
+from headrace.groups.group import CommitClaim, Group
 from headrace.groups.group_offsets import NO_EXPIRY, CommittedOffset
 from headrace.groups.outcome import Outcome, TransactionalProducer, nothing_failed, one_record
-from headrace.groups.rebalance import Rebalances
 from headrace.groups.records import offset_record, offset_tombstone
 from headrace.groups.shards import Shard, Shards
-from headrace.groups.state import Group, GroupState
+from headrace.groups.topics import TopicLookup
 from headrace.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -54,21 +54,12 @@ class _Commit(NamedTuple):
     answered: OffsetCommitResponsePartition | TxnOffsetCommitResponsePartition
 
 
-class TopicLookup(Protocol):
-    """The topics of the cluster, as far as offsets need them."""
-
-    def topic_name(self, topic_id: bytes) -> str | None: ...
-    def topic_id(self, name: str) -> bytes | None: ...
-    def partition_count(self, name: str) -> int | None: ...
-
-
 class OffsetChanges:
     """Changes of offsets. A change takes effect when it is written; until then its partition counts as unstable."""
 
-    def __init__(self, config: GroupConfig, shards: Shards, rebalances: Rebalances, topics: TopicLookup) -> None:
+    def __init__(self, config: GroupConfig, shards: Shards, topics: TopicLookup) -> None:
         self._config = config
         self._shards = shards
-        self._rebalances = rebalances
         self._topics = topics
 
     # --- commit -------------------------------------------------------------------------------------------------------
@@ -80,7 +71,14 @@ class OffsetChanges:
             expire_ms = min(max(at.wall_ms + request.retention_time_ms, INT64_MIN), INT64_MAX)
         response = OffsetCommitResponse()
         commits: list[_Commit] = []
-        group_error = self._once(lambda: self._check_commit(caller, request))
+        claim = CommitClaim(
+            request.member_id,
+            request.group_instance_id,
+            request.generation_id_or_member_epoch,
+            caller.api_version,
+            is_transactional=False,
+        )
+        may_commit = self._checker(request.group_id, claim, lambda: self._without_group(caller, request))
         for topic in request.topics:
             name = self._topics.topic_name(topic.topic_id) if with_ids else topic.name
             unknown = ErrorCode.UNKNOWN_TOPIC_ID if with_ids else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -88,7 +86,7 @@ class OffsetChanges:
             if topic.partitions or name is None or self._topics.partition_count(name) is None:
                 response.topics.append(answered)
             for wanted in topic.partitions:
-                error = self._check_partition(name, unknown, wanted, group_error)
+                error = self._check_partition(name, unknown, wanted, may_commit)
                 result = OffsetCommitResponsePartition(partition_index=wanted.partition_index, error_code=error)
                 answered.partitions.append(result)
                 if error == ErrorCode.NONE and name is not None:
@@ -100,22 +98,29 @@ class OffsetChanges:
         out.reply(caller, response)
         if commits:
             group = self._write(out, request.group_id, commits, NO_PRODUCER_ID, at)
-            member = group.members.get(request.member_id)
-            if member is not None and group.state in (GroupState.STABLE, GroupState.PREPARING_REBALANCE):
-                self._rebalances.keep_alive(out, group, member, at)
+            group.committed_by(out, request.member_id, at)
 
     def commit_in_transaction(
         self, out: Outcome, caller: Caller, request: TxnOffsetCommitRequest, at: Now, refused: ErrorCode
     ) -> None:
         response = TxnOffsetCommitResponse()
         commits: list[_Commit] = []
-        group_error = self._once(lambda: refused or self._check_transactional(caller, request))
+        claim = CommitClaim(
+            request.member_id,
+            request.group_instance_id,
+            request.generation_id,
+            caller.api_version,
+            is_transactional=True,
+        )
+        may_commit = self._checker(
+            request.group_id, claim, lambda: self._without_group_transactional(caller, request), refused
+        )
         for topic in request.topics:
             answered = TxnOffsetCommitResponseTopic(name=topic.name)
             if topic.partitions or self._topics.partition_count(topic.name) is None:
                 response.topics.append(answered)
             for wanted in topic.partitions:
-                error = self._check_partition(topic.name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, wanted, group_error)
+                error = self._check_partition(topic.name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, wanted, may_commit)
                 result = TxnOffsetCommitResponsePartition(partition_index=wanted.partition_index, error_code=error)
                 answered.partitions.append(result)
                 if error == ErrorCode.NONE:
@@ -128,27 +133,42 @@ class OffsetChanges:
             out.producer = TransactionalProducer(request.producer_id, request.producer_epoch)
             self._write(out, request.group_id, commits, request.producer_id, at)
 
-    @staticmethod
-    def _once(check: Callable[[], ErrorCode]) -> Callable[[], ErrorCode]:
-        """The group is asked only when there is a partition that exists, and only once."""
+    def _checker(
+        self,
+        group_id: str,
+        claim: CommitClaim,
+        without_group: Callable[[], ErrorCode],
+        refused: ErrorCode = ErrorCode.NONE,
+    ) -> Callable[[str, int], ErrorCode]:
+        """Whether a partition may be committed. The group is asked once, and only if there is one that exists."""
+        group = self._shards.groups.get(group_id)
         found: list[ErrorCode] = []
 
-        def ask() -> ErrorCode:
+        def check() -> ErrorCode:
+            if refused != ErrorCode.NONE:
+                return refused
+            if group is None:
+                return without_group()
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE if group.is_dead else group.may_commit(claim)
+
+        def ask(topic: str, partition: int) -> ErrorCode:
             if not found:
                 found.append(check())
-            return found[0]
+            if found[0] != ErrorCode.NONE or group is None:
+                return found[0]
+            return group.may_commit_partition(claim, self._topics.topic_id(topic) or ZERO_UUID, partition)
 
         return ask
 
     def _check_partition(
-        self, name: str | None, unknown: ErrorCode, wanted: Any, group_error: Callable[[], ErrorCode]
+        self, name: str | None, unknown: ErrorCode, wanted: Any, may_commit: Callable[[str, int], ErrorCode]
     ) -> ErrorCode:
         count = None if name is None else self._topics.partition_count(name)
-        if count is None:
+        if name is None or count is None:
             return unknown
         if not 0 <= wanted.partition_index < count:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        error = group_error()
+        error = may_commit(name, wanted.partition_index)
         metadata = wanted.committed_metadata
         if error == ErrorCode.NONE and (
             _java_length(metadata) > self._config.offset_metadata_max_bytes or not is_storable(metadata)
@@ -156,33 +176,25 @@ class OffsetChanges:
             return ErrorCode.OFFSET_METADATA_TOO_LARGE
         return error
 
-    def _check_commit(self, caller: Caller, request: OffsetCommitRequest) -> ErrorCode:
-        generation = request.generation_id_or_member_epoch
-        group = self._shards.groups.get(request.group_id)
-        if group is None:
-            if not is_storable(request.group_id):
-                return ErrorCode.INVALID_GROUP_ID
-            error = self._shards.error_for(request.group_id)
-            if error != ErrorCode.NONE or generation < 0:
-                return error
-            new = caller.api_version >= GROUP_ID_NOT_FOUND_VERSION
-            return ErrorCode.GROUP_ID_NOT_FOUND if new else ErrorCode.ILLEGAL_GENERATION
-        return _check_member(group, request.member_id, request.group_instance_id, generation, transactional=False)
+    def _without_group(self, caller: Caller, request: OffsetCommitRequest) -> ErrorCode:
+        """Of a group that nobody knows, anyone may commit who claims no generation."""
+        if not is_storable(request.group_id):
+            return ErrorCode.INVALID_GROUP_ID
+        error = self._shards.error_for(request.group_id)
+        if error != ErrorCode.NONE or request.generation_id_or_member_epoch < 0:
+            return error
+        new = caller.api_version >= GROUP_ID_NOT_FOUND_VERSION
+        return ErrorCode.GROUP_ID_NOT_FOUND if new else ErrorCode.ILLEGAL_GENERATION
 
-    def _check_transactional(self, caller: Caller, request: TxnOffsetCommitRequest) -> ErrorCode:
+    def _without_group_transactional(self, caller: Caller, request: TxnOffsetCommitRequest) -> ErrorCode:
         if not request.group_id or not is_storable(request.group_id):
             return ErrorCode.INVALID_GROUP_ID
-        group = self._shards.groups.get(request.group_id)
-        if group is None:
-            error = self._shards.error_for(request.group_id)
-            if error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and caller.api_version < LOAD_IN_PROGRESS_VERSION:
-                return ErrorCode.COORDINATOR_NOT_AVAILABLE  # old producers do not know the other
-            if error != ErrorCode.NONE or request.generation_id < 0:
-                return error
-            return ErrorCode.ILLEGAL_GENERATION
-        return _check_member(
-            group, request.member_id, request.group_instance_id, request.generation_id, transactional=True
-        )
+        error = self._shards.error_for(request.group_id)
+        if error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and caller.api_version < LOAD_IN_PROGRESS_VERSION:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE  # old producers do not know the other
+        if error != ErrorCode.NONE or request.generation_id < 0:
+            return error
+        return ErrorCode.ILLEGAL_GENERATION
 
     def _write(self, out: Outcome, group_id: str, commits: Iterable[_Commit], producer_id: int, at: Now) -> Group:
         """Each offset counts for itself, as it is answered for itself: many may need several batches."""
@@ -208,7 +220,7 @@ class OffsetChanges:
     def _not_committed(self, group: Group, commit: _Commit, out: Outcome, error: ErrorCode, at: Now) -> None:
         commit.answered.error_code = error
         group.offsets.end_write(commit.partition)
-        if group.generation == 0 and group.state is GroupState.EMPTY and group.is_vacant and not group.is_recorded:
+        if group.is_vacant and not group.is_dead:
             self._shards.remove(out, group)  # it was made for this commit alone
 
     # --- delete -------------------------------------------------------------------------------------------------------
@@ -255,11 +267,7 @@ class OffsetChanges:
         if group is None:
             error = self._shards.error_for(group_id)
             return ErrorCode.GROUP_ID_NOT_FOUND if error == ErrorCode.NONE else error
-        if group.state is GroupState.DEAD:
-            return ErrorCode.GROUP_ID_NOT_FOUND
-        if group.state is not GroupState.EMPTY and not group.is_consumer_group:
-            return ErrorCode.NON_EMPTY_GROUP
-        return ErrorCode.NONE
+        return ErrorCode.GROUP_ID_NOT_FOUND if group.is_dead else group.may_delete_offsets()
 
     def write_tombstones(
         self,
@@ -287,28 +295,6 @@ class OffsetChanges:
 def is_mismatched(stored: bytes, asked: bytes) -> bool:
     """Whether two topic ids are of different topics; without an id nobody can tell, and the name counts."""
     return ZERO_UUID not in (stored, asked) and stored != asked
-
-
-def _check_member(
-    group: Group, member_id: str, instance_id: str | None, generation: int, *, transactional: bool
-) -> ErrorCode:
-    """Whether this member may commit now. In a group without members anyone may who claims no generation."""
-    if group.state is GroupState.DEAD:
-        return ErrorCode.COORDINATOR_NOT_AVAILABLE
-    if generation < 0 and group.state is GroupState.EMPTY:
-        return ErrorCode.NONE
-    if generation >= 0 or member_id or instance_id is not None:
-        error = group.check_member(member_id, instance_id)
-        if error != ErrorCode.NONE:
-            return error
-        if generation != group.generation:
-            return ErrorCode.ILLEGAL_GENERATION
-    elif not transactional and group.state is not GroupState.EMPTY:
-        # Producers older than KIP-447 commit into active groups without saying who they are; consumers may not.
-        return ErrorCode.UNKNOWN_MEMBER_ID
-    if not transactional and group.state is GroupState.COMPLETING_REBALANCE:
-        return ErrorCode.REBALANCE_IN_PROGRESS
-    return ErrorCode.NONE
 
 
 def _missing_first(topics: list[_Answered], key: Callable[[_Answered], object]) -> list[_Answered]:

@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 
 from headrace import coordination
 from headrace.coordination import NO_PRODUCER_ID
+from headrace.groups.classic.state import ClassicGroup
+from headrace.groups.group import Group
 from headrace.groups.group_offsets import CommittedOffset
 from headrace.groups.loading import Loader
 from headrace.groups.outcome import Outcome
-from headrace.groups.state import Group
 
 
 @dataclass(slots=True, eq=False)
@@ -56,11 +57,22 @@ class Shards(coordination.Shards[Shard]):
         """Whether it is this shard that the group belongs to."""
         return self.partition_of(group_id) == shard.partition
 
-    def create(self, group_id: str, now_ms: int | None) -> Group:
+    def classic(self, group_id: str) -> ClassicGroup | None:
+        """The group, if it is one of the classic protocol."""
+        group = self.groups.get(group_id)
+        return group if isinstance(group, ClassicGroup) else None
+
+    def create(self, group_id: str, now_ms: int | None) -> ClassicGroup:
         shard = self.serving(group_id)
-        group = Group(group_id, shard.partition, state_timestamp_ms=now_ms)
+        group = ClassicGroup(group_id, shard.partition, state_timestamp_ms=now_ms)
         self.add(shard, group)
         return group
+
+    def replace(self, old: Group, new: Group) -> None:
+        """A group becomes one of another kind, or as good as new: it has the same name, partition and offsets."""
+        new.offsets = old.offsets
+        shard = self.of(old)
+        shard.groups[old.group_id] = self.groups[old.group_id] = new
 
     def is_live(self, group: Group) -> bool:
         """Whether this very group is still served: not deleted, not unloaded, not replaced by another of its name."""
@@ -94,7 +106,7 @@ class Shards(coordination.Shards[Shard]):
             return
         if group is None:
             # Offsets without a group are those of a consumer that assigns its partitions itself.
-            group = Group(group_id, shard.partition)
+            group = ClassicGroup(group_id, shard.partition)
             self.add(shard, group)
         group.offsets.put(topic, partition, offset, producer_id)
         if producer_id != NO_PRODUCER_ID:

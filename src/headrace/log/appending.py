@@ -129,7 +129,7 @@ class AppendableLog(LogState):
         )
 
     def _duplicate_of(self, header: BatchHeader) -> Appended | None:
-        """What was said of a batch that is in the log already."""
+        """What was said of a batch that is in the log already; raises where it is one of an earlier transaction."""
         producers = self.producers
         found = producers.find_duplicate(header)
         if found is None and producers.loaded_at >= 0 and producers.may_be_older(header):
@@ -142,6 +142,7 @@ class AppendableLog(LogState):
             found = producers.find_duplicate(header)
         if found is None:
             return None
+        producers.check_duplicate(header, found)
         return Appended(found.first_offset, found.last_offset, found.timestamp_ms, self.view.start_offset, True)
 
     @by_writer

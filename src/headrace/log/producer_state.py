@@ -14,6 +14,7 @@ from headrace.errors import (
     InvalidTxnStateError,
     OutOfOrderSequenceNumberError,
     TransactionCoordinatorFencedError,
+    UnknownProducerIdError,
 )
 from headrace.log.transaction_index import AbortedTransaction
 from headrace.log.view import NEVER
@@ -185,6 +186,20 @@ class LogProducers:
             if batch.last_sequence == last and batch.first_sequence == first:
                 return batch
         return None
+
+    def check_duplicate(self, header: BatchHeader, found: WrittenBatch) -> None:
+        """Raise if the batch with these sequence numbers is one of a transaction that has ended.
+
+        Whoever sends it as part of another transaction has numbered other records so: librdkafka does, after an abort
+        that gave up what was in flight. What it sent is not in the log, and must not be taken for what is there. With
+        this error it aborts and begins another epoch; OUT_OF_ORDER_SEQUENCE_NUMBER ends it for good.
+        """
+        producer = self.producers[header.producer_id]
+        if header.is_transactional and not 0 <= producer.txn_first_offset <= found.last_offset:
+            raise UnknownProducerIdError(
+                f"{self._partition}: producer {header.producer_id} sent sequence {header.base_sequence}, which the "
+                f"batch at offset {found.first_offset} has, of an earlier transaction: abort, and begin a new epoch"
+            )
 
     def may_be_older(self, header: BatchHeader) -> bool:
         """Whether this may be a batch that is in the log, from before what a snapshot knew of its producer."""

@@ -121,7 +121,8 @@ class DecoderWriter(SourceWriter):
     def nested(self, depth: int, field: Field, target: str, nullable: bool) -> None:
         if nullable:
             self.byte(depth)
-            self.add(depth, "if n > 127:", f"    {target} = None", "else:")
+            null = "n > 127" if field.tag is None else "not n"
+            self.add(depth, f"if {null}:", f"    {target} = None", "else:")
             depth += 1
         name = self.local("m")
         self.flush(depth)

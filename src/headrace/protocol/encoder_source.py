@@ -61,7 +61,7 @@ class EncoderWriter(SourceWriter):
         elif isinstance(field.type, Primitive):
             self.bytes_like(depth, field.type, value, nullable)
         else:
-            self.nested(depth, field.type, value, nullable)
+            self.nested(depth, field, value, nullable)
 
     def number(self, depth: int, type_: Primitive, value: str) -> None:
         code = type_.struct_code or ""
@@ -151,16 +151,17 @@ class EncoderWriter(SourceWriter):
         self.add(depth, "v = v.encode()", "n = len(v) + 1")
         self.add(depth, f"{self.put}((UVARINT[n] if n < 128 else uvarint(n)) + v)")
 
-    def nested(self, depth: int, cls: Any, value: str, nullable: bool) -> None:
+    def nested(self, depth: int, field: Field, value: str, nullable: bool) -> None:
         name = self.local("m")
         self.add(depth, f"{name} = {value}")
         if not nullable:
-            self.struct(depth, cls, name)
+            self.struct(depth, field.type, name)
             return
         self.flush(depth)
-        self.add(depth, f"if {name} is None:", f"    {self.put}(b'\\xff')", "else:")
+        null = "ff" if field.tag is None else "00"
+        self.add(depth, f"if {name} is None:", f"    {self.put}(b'\\x{null}')", "else:")
         self.add(depth + 1, f"{self.put}(b'\\x01')")
-        self.struct(depth + 1, cls, name)
+        self.struct(depth + 1, field.type, name)
 
     def array(self, depth: int, field: Field, value: str, nullable: bool) -> None:
         element = field.type.element
@@ -232,8 +233,11 @@ class EncoderWriter(SourceWriter):
             return f"{value} is not None"
         if isinstance(field.type, Primitive):
             return f"{value} != {self.literal(default)}"
+        nullable = self.version in field.nullable
         if isinstance(field.type, Array):
-            return f"len({value})"
+            return f"{value} is None or len({value})" if nullable else f"len({value})"
+        if nullable:
+            return f"{value} is None or {value} != {self.bind('default', default)}"
         inner = field.type.SCHEMA.fields
         if all(isinstance(x.type, Primitive) for x in inner):  # far faster than comparing the objects
             return " or ".join(f"{value}.{x.name} != {self.literal(x.default_value)}" for x in inner)

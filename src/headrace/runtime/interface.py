@@ -31,7 +31,17 @@ class Clock(Protocol):
         ...
 
     def monotonic(self) -> float:
-        """Seconds since some moment; never goes back. For time-outs and durations."""
+        """Seconds since some moment; never goes back. For time-outs and durations.
+
+        It stands still while the machine is suspended.
+        """
+        ...
+
+    def boottime(self) -> float:
+        """As `monotonic`, from another moment on, and with the time that the machine was suspended, if that is known.
+
+        For what others count as well while this machine does nothing: how long a session with the store lasts, say.
+        """
         ...
 
 

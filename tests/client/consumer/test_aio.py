@@ -189,3 +189,41 @@ def test_waits_end_without_a_broker_and_nothing_is_left() -> None:
         assert len(asyncio.all_tasks()) == 1
 
     asyncio.run(main())
+
+
+def test_who_closes_after_cancelling_a_poll_waits_until_that_has_left(kafka: Cluster) -> None:
+    topic = kafka.topic()
+
+    async def main() -> None:
+        consumer = Consumer(kafka.config(group_id=kafka.group()))
+        consumer.subscribe([topic])
+        polling = asyncio.create_task(consumer.poll(WAIT_S))
+        await asyncio.sleep(0.1)
+        with pytest.raises(ConcurrentAccessError):
+            await consumer.close()
+        polling.cancel()
+        await consumer.close()
+        with pytest.raises(asyncio.CancelledError):
+            await polling
+
+    asyncio.run(main())
+
+
+def test_iterating_goes_on_after_a_time_out(kafka: Cluster) -> None:
+    topic = kafka.topic()
+
+    async def main() -> None:
+        async with Consumer(kafka.config(auto_offset_reset="earliest")) as consumer:
+            consumer.assign([(topic, 0)])
+            records = aiter(consumer)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.2):
+                    await anext(records)
+            await asyncio.to_thread(kafka.produce, topic, [b"a", b"b"])
+            async with asyncio.timeout(WAIT_S):
+                assert [(await anext(records)).value for _ in range(2)] == [b"a", b"b"]
+            await consumer.close()
+            with pytest.raises(StopAsyncIteration):
+                await anext(records)
+
+    asyncio.run(main())

@@ -11,7 +11,8 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from sys import getsizeof
 
-from headrace.groups.state import Group, Member
+from headrace.groups.classic.state import ClassicGroup, Member
+from headrace.groups.group import Group
 from headrace.protocol.messages.join_group import JoinGroupRequest
 from headrace.protocol.messages.sync_group import SyncGroupRequest
 from headrace.runtime.rarely import Rarely
@@ -46,6 +47,8 @@ def _bytes_of_member(member: Member) -> int:
 def _each(groups: Iterable[Group]) -> Iterator[int]:
     """What every member takes, and every group that has any."""
     for group in groups:
+        if not isinstance(group, ClassicGroup):
+            continue
         if group.members or group.pending:
             yield getsizeof(group.group_id) + getsizeof(group.protocol_type or "")
         for member in list(group.members.values()):

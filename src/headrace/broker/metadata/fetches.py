@@ -80,7 +80,7 @@ async def _wait(
 
 def _answer_to(broker: Broker, replica_id: int, request: FetchRequest, data: PartitionData) -> FetchResponse:
     if broker.membership is not None and not data.error_code:
-        broker.membership.observers.answered(replica_id, broker.runtime.clock.monotonic())
+        broker.membership.observers.answered(replica_id, broker.runtime.clock.boottime())
     return _answer(request, data)
 
 

@@ -53,7 +53,7 @@ class MetadataFollower:
         self._followers: list[Follower] = []
         self._at_once: list[Callable[[], None]] = []
         self._following: list[asyncio.Task[None]] = []
-        #: By the monotonic clock: what another broker, as the controller, had decided by then is known here.
+        #: By the clock's `boottime`: what another broker, as the controller, had decided by then is known here.
         self.heard_at = float("-inf")
         #: The latest epoch of a controller that anything here is of.
         self.epoch = -1
@@ -133,10 +133,10 @@ class MetadataFollower:
     ) -> int:
         """Take what the controller answers; the offset that its log ended at."""
         clock = self._runtime.clock
-        asked_at = clock.monotonic()
+        asked_at = clock.boottime()
         reading = await fetcher.fetch(self.image.offset, self.epoch, wait_s=wait_s, lane=lane)
         # With nothing to tell it has waited, and looked again.
-        told_at = asked_at if reading.records else min(asked_at + wait_s, clock.monotonic())
+        told_at = asked_at if reading.records else min(asked_at + wait_s, clock.boottime())
         async with self._lock:
             await self._take_newer(reading)
             if reading.is_sure:

@@ -25,7 +25,7 @@ from headrace.broker.requests.refusals import tells
 from headrace.cluster.brokers import ProducerIdBlock, Registration
 from headrace.cluster.decision import Decision
 from headrace.cluster.image import Image
-from headrace.cluster.store import Seat, SessionLostError, Store, StoreError, StoreMember
+from headrace.cluster.store import Seat, SessionLostError, Store, StoreError, StoreMember, StoreUnavailableError
 from headrace.errors import (
     BrokerIdNotRegisteredError,
     DuplicateBrokerRegistrationError,
@@ -78,6 +78,8 @@ class ClusterMembership:
         self.member = StoreMember(broker.node_id, self.incarnation)
         self.seat: Seat | None = None
         self._living: dict[int, StoreMember] = {}
+        # Whose session is missed, and how long the store had been reached when that was noticed.
+        self._missed: dict[tuple[int, bytes], float] = {}
         #: How this broker follows another that is the controller.
         self.fetcher = MetadataFetcher(broker, self)
         #: As the controller: how far the others follow.
@@ -174,7 +176,7 @@ class ClusterMembership:
         It would while its session cannot be over. Then it has the word of the controller; and as the controller that of
         most brokers, which still fetch from it. So all go on when the store is away for all.
         """
-        now, metadata = self._clock.monotonic(), self._metadata
+        now, metadata = self._clock.boottime(), self._metadata
         if now < self._store.sure_until or len(metadata.image.brokers) == 1:
             return True
         return self._has_word(now - self._heard_s)
@@ -269,7 +271,7 @@ class ClusterMembership:
                     continue
                 self.observers = Observers()
                 # Who was alive when this broker was the controller before says nothing of now.
-                self._living = {}
+                self._living, self._missed = {}, {}
                 await self._metadata.take_office(epoch)
                 former = self.seat
                 self._seat_is(Seat(epoch, self.member))
@@ -390,27 +392,42 @@ class ClusterMembership:
 
     def _fence_absent(self, deciding: dict[int, asyncio.Future[None]]) -> float | None:
         """Fence brokers without a session; how long to wait before those whose time has not come yet."""
-        absent = [
-            broker.node_id
+        reached_s = self._store.reached_s
+        self._missed = {
+            (broker.node_id, broker.incarnation_id): self._missed.get(
+                (broker.node_id, broker.incarnation_id), reached_s
+            )
             for broker in self._metadata.image.brokers.values()
-            if not broker.fenced
-            and not self.is_alive(broker.node_id, broker.incarnation_id)
-            and broker.node_id not in deciding
-        ]
-        if not absent:
-            return None
+            if not broker.fenced and not self.is_alive(broker.node_id, broker.incarnation_id)
+        }
         since = self._store.connected_since
-        now = self._clock.monotonic()
+        unbroken_s = 0.0 if since is None else self._clock.monotonic() - since
         # After the store was away all sessions may be over at once: those who live have the time to come back. Nothing
         # says that it was when this broker has only just started: a moment is left to those who start with it.
         grace_s = self._session_s if self._store.was_away else min(self._heartbeat_s, self._session_s)
-        if since is None or now - since < grace_s:
-            return grace_s if since is None else grace_s - (now - since) + 0.001
-        for node_id in absent:
-            deciding[node_id] = asyncio.ensure_future(self._fence_one(node_id))
-        return None
+        wait_s: float | None = None
+        for (node_id, incarnation), missed_at in self._missed.items():
+            if node_id in deciding:
+                continue
+            # Also where the connection breaks again and again: each of them has had that time, all in all.
+            left_s = grace_s - max(unbroken_s, reached_s - missed_at)
+            if left_s <= 0:
+                deciding[node_id] = asyncio.ensure_future(self._fence_one(node_id, incarnation))
+            else:
+                left_s = _RETRY_S if since is None else left_s + 0.001
+                wait_s = left_s if wait_s is None else min(wait_s, left_s)
+        return wait_s
 
-    async def _fence_one(self, node_id: int) -> None:
+    async def _fence_one(self, node_id: int, incarnation: bytes) -> None:
+        with contextlib.suppress(StoreUnavailableError):
+            # The connection may be new, and what was read before it old.
+            living = (await self._store.members()).get(node_id)
+            if living is None or living.incarnation != incarnation:
+                await self._fence_absent_one(node_id)
+                return
+        await asyncio.sleep(_RETRY_S)  # then it is looked at again
+
+    async def _fence_absent_one(self, node_id: int) -> None:
         log.warning("broker %d is gone: it is fenced, and others lead what it led", node_id)
         fence = functools.partial(_fence, self._broker, node_id)
         with contextlib.suppress(RequestTimedOutError, BrokerIdNotRegisteredError):

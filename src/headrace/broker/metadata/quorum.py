@@ -41,7 +41,7 @@ class Observers:
 
     def __init__(self) -> None:
         self._fetches: dict[int, _LastFetch] = {}
-        #: By the monotonic clock: when each of them took this broker for the controller, at least.
+        #: By the clock's `boottime`: when each of them took this broker for the controller, at least.
         self.heard_at: dict[int, float] = {}
         self._answered_at: dict[int, float] = {}
         #: Whether any of them said that there is a later controller. The store has the last word on that.

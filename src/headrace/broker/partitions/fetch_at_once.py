@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.partitions.fetching import READ_AHEAD_BYTES
 from headrace.broker.partitions.leadership import NO_LEADER_EPOCH, Isolation
+from headrace.broker.requests.rights import Operation, Resource
 from headrace.errors import KafkaError
 from headrace.log import WouldBlockError
 from headrace.net.frames import LENGTH_BYTES, FrameReader
@@ -24,6 +25,7 @@ from headrace.runtime import DiskError
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
     from headrace.broker.partitions.partition import Partition
+    from headrace.broker.requests.access import Rights
     from headrace.broker.requests.pipeline import Route
     from headrace.broker.server.connection import ServerConnection
     from headrace.cluster.broker_config import BrokerConfig
@@ -65,7 +67,7 @@ class KnownFetch:
             return False
         broker, key = self._broker, self._key
         partition = broker.replicas.partitions.get(key)
-        if partition is None or not connection.pipeline.lets_all_through():
+        if partition is None or not connection.may_be_answered_at_once(Operation.READ, key[0]):
             return False
         if self.route.api_version >= TOPIC_IDS_SINCE_VERSION and broker.topic_name(self._wanted.topic) != key[0]:
             return False
@@ -104,6 +106,7 @@ def fetch_at_once(
     position: int,
     route: Route,
     correlation_id: int,
+    rights: Rights,
     connection: ServerConnection | None,
 ) -> bytes | None:
     """The whole answer; None for a fetch that has to wait, goes wrong, is large, or is told more than offsets."""
@@ -114,8 +117,11 @@ def fetch_at_once(
     if wanted is None:
         return None
     topic, index, isolation = wanted.topic, wanted.partition, wanted.isolation
-    partition = broker.replicas.partitions.get((name_of(broker, topic, version), index))
+    name = name_of(broker, topic, version)
+    partition = broker.replicas.partitions.get((name, index))
     if partition is None or isolation not in (_UNCOMMITTED, _COMMITTED):
+        return None
+    if not rights.may(Operation.READ, Resource.TOPIC, name):
         return None
     read = _read(partition, wanted.offset, _room(wanted, broker.config), wanted)
     if read is None:

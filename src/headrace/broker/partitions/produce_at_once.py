@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from headrace.broker.partitions.fetch_at_once import name_of
 from headrace.broker.partitions.partition import Partition
 from headrace.broker.requests.dispatch import PUT_OFF, PutOff
+from headrace.broker.requests.rights import Operation, Resource
 from headrace.cluster.topic_names import INTERNAL_TOPICS
 from headrace.errors import (
     CorruptMessageError,
@@ -56,6 +57,7 @@ from headrace.runtime import BUSY, Buffer, DiskError
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
+    from headrace.broker.requests.access import Rights
     from headrace.broker.requests.pipeline import Route
     from headrace.broker.server.connection import ServerConnection
 
@@ -125,7 +127,7 @@ class KnownProduce:
 
     def _begin_group(self, connection: ServerConnection) -> list[_Waiting] | None:
         broker, key = self._broker, self._key
-        if not connection.pipeline.lets_all_through():
+        if not connection.may_be_answered_at_once(Operation.WRITE, key[0]):
             return None
         if self.route.api_version >= TOPIC_IDS_SINCE_VERSION and broker.topic_name(self.topic) != key[0]:
             return None
@@ -323,6 +325,7 @@ def produce_at_once(
     position: int,
     route: Route,
     correlation_id: int,
+    rights: Rights,
     connection: ServerConnection | None,
 ) -> bytes | ProduceResponse | PutOff | None:
     """One client's batch in a request of the common shape, to a log that takes it (or refuses it) without a wait.
@@ -340,7 +343,7 @@ def produce_at_once(
         return None
     name = name_of(broker, topic, version)
     partition = broker.replicas.partitions.get((name, index))
-    if partition is None or name in INTERNAL_TOPICS:
+    if partition is None or name in INTERNAL_TOPICS or not rights.may(Operation.WRITE, Resource.TOPIC, name):
         return None
     if connection is not None and partition.state is None:
         appends = broker.turn_appends

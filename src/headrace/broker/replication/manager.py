@@ -17,6 +17,7 @@ from headrace.broker.replication.fetcher import ReplicaFetcher
 from headrace.broker.replication.isr_changes import IsrChanges
 from headrace.broker.replication.leader import LeaderState, Proposal
 from headrace.broker.replication.throttles import ReplicationThrottle, Throttles
+from headrace.broker.requests.dispatch import BROKER_CLIENT_ID
 from headrace.cluster.changes import Changes
 from headrace.errors import HeadraceError
 from headrace.log import LogCut
@@ -65,7 +66,7 @@ class ReplicationManager:
         self.peers = Peers(
             broker.runtime,
             self.locate,
-            client_id=f"broker-{broker.node_id}-fetcher",
+            client_id=f"{BROKER_CLIENT_ID}{broker.node_id}-fetcher",
             request_timeout_ms=broker.started_with.get_int("replica.socket.timeout.ms"),
         )
         self.throttles = Throttles(broker)

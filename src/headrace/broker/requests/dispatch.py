@@ -16,25 +16,27 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from headrace.broker.requests.rights import Requirement
+from headrace.broker.requests.rights import Operation, Requirement, Resource
 from headrace.protocol.api import ApiKey, api
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
+    from headrace.broker.requests.access import Rights
     from headrace.broker.requests.pipeline import Route
     from headrace.broker.server.connection import ServerConnection
 
-#: How the client ids of brokers begin, when they ask each other.
-BROKER_CLIENT_ID: Final = "broker-"
+#: How the client ids of brokers begin, when they ask each other: a request that says so goes no further. It is believed
+#: where `Access.is_broker` holds, too.
+BROKER_CLIENT_ID: Final = "__headrace_broker-"
 
 R = TypeVar("R")
 # Gives a response, `NO_RESPONSE`, or `Pending`; an `async def` one gives a coroutine of the first two.
 HandlerFunction = Callable[["Broker", "RequestContext", Any], Any]
 F = TypeVar("F", bound=HandlerFunction)
-# For requests of the most common shape: given the frame, where its body begins, its route and the correlation id, the
-# whole answer, or a response that is still to be encoded; or None, having done nothing, when the request has another
-# shape or has to wait. Given a connection too, it may be PUT_OFF.
-AtOnce = Callable[["Broker", memoryview, int, "Route", int, "ServerConnection | None"], Any]
+# For requests of the most common shape: given the frame, where its body begins, its route, the correlation id and the
+# rights of who asks, the whole answer, or a response that is still to be encoded; or None, having done nothing, when
+# the request has another shape, is not allowed or has to wait. Given a connection too, it may be PUT_OFF.
+AtOnce = Callable[["Broker", memoryview, int, "Route", int, "Rights", "ServerConnection | None"], Any]
 
 
 class PutOff(Enum):
@@ -123,13 +125,19 @@ class RequestContext:
 
     @property
     def principal(self) -> str:
-        """Who asks, which is the same for all requests of a connection until it says otherwise."""
+        """Who asks ("User:alice"), which is the same for all requests of a connection until it says otherwise."""
         return self.connection.principal
 
     @property
     def is_from_broker(self) -> bool:
-        """Whether another broker of the cluster asks, by the name it gives itself."""
-        return self.client_id is not None and self.client_id.startswith(BROKER_CLIENT_ID)
+        """Whether another broker of the cluster asks: it says so, and came in where brokers may."""
+        client_id = self.client_id
+        return client_id is not None and client_id.startswith(BROKER_CLIENT_ID) and self.connection.is_brokers
+
+    def may(self, operation: Operation, resource: Resource, name: str) -> bool:
+        """Whether who asks may do this; nobody may who has yet to say who it is."""
+        rights = self.connection.rights
+        return rights is not None and rights.may(operation, resource, name)
 
     @property
     def api_key(self) -> ApiKey:
@@ -143,10 +151,6 @@ class RequestContext:
     def listener(self) -> str:
         """The name of the listener it came through, which decides the addresses it is told."""
         return self.connection.listener
-
-
-# Whoever has not said who it is.
-ANONYMOUS: Final = "User:ANONYMOUS"
 
 
 @dataclass(frozen=True, slots=True)

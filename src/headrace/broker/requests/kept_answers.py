@@ -7,10 +7,13 @@ equal request gets equal bytes; only the correlation id before them is its own.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from headrace.broker.requests.pipeline import Route
+
+# The listener that a request came in through, and the rights of who asks (`Rights.current_key`).
+SeenBy: TypeAlias = tuple[str, object]
 
 REQUEST_BYTES_MAX = 4 * 1024
 # All together, with what each costs besides its bytes.
@@ -21,28 +24,28 @@ HEAD_BYTES = _HEAD.size
 
 
 class KeptAnswers:
-    """By API key and version, listener and request. Any change of the metadata drops them all."""
+    """By API key and version, listener, rights and request. Any change of the metadata drops them all."""
 
     __slots__ = ("_answers", "_bytes", "_offset")
 
     def __init__(self) -> None:
-        self._answers: dict[tuple[Route, str, bytes], bytes] = {}
+        self._answers: dict[tuple[Route, SeenBy, bytes], bytes] = {}
         self._bytes = 0
         self._offset = -1
 
-    def find(self, route: Route, listener: str, request: bytes, metadata_offset: int) -> bytes | None:
+    def find(self, route: Route, seen_by: SeenBy, request: bytes, metadata_offset: int) -> bytes | None:
         """What was answered to these bytes, without length and correlation id; None when it has to be found out."""
         if metadata_offset != self._offset:
             self._clear(metadata_offset)
             return None
-        return self._answers.get((route, listener, request))
+        return self._answers.get((route, seen_by, request))
 
     def expect(self, metadata_offset: int) -> None:
         """An answer is about to be made of the metadata as it is at that offset; those of others are dropped."""
         if metadata_offset != self._offset:
             self._clear(metadata_offset)
 
-    def keep(self, route: Route, listener: str, request: bytes, answer: bytes, metadata_offset: int) -> None:
+    def keep(self, route: Route, seen_by: SeenBy, request: bytes, answer: bytes, metadata_offset: int) -> None:
         """Keep a whole answer that was made of the metadata as it was at that offset."""
         if metadata_offset != self._offset or len(request) > REQUEST_BYTES_MAX:
             return
@@ -50,7 +53,7 @@ class KeptAnswers:
         if self._bytes > KEPT_BYTES_MAX:
             self._clear(metadata_offset)
             return
-        self._answers[route, listener, request] = answer[HEAD_BYTES:]
+        self._answers[route, seen_by, request] = answer[HEAD_BYTES:]
 
     def forget(self) -> None:
         """Something has changed that the metadata does not tell of."""

@@ -5,6 +5,9 @@
 Each step is here and nowhere else. `who` says who asks, `may` whether they may, `throttled` how long they have to wait
 after the answer; where one of them is None, it lets everything through and costs nothing. What comes of a request is
 counted per API key.
+
+Requests of the common shapes are answered at once, also where rights are checked and quotas set: `Access` is asked for
+the verdicts that it remembers. What is refused, and whoever is over a quota, passes the steps above.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from headrace.broker.requests.access import Access
 from headrace.broker.requests.dispatch import (
     NO_RESPONSE,
     PUT_OFF,
@@ -110,6 +114,7 @@ class RequestPipeline:
         self.malformed = 0
         self._routes: dict[int, Route] = {}
         self._now = broker.runtime.clock.monotonic
+        self.access = Access()
         self._elements = ElementBound(broker)
         self._kept = KeptAnswers()
 
@@ -121,7 +126,8 @@ class RequestPipeline:
         None leaves the request to `begin`, nothing having been done. The frame is not used any more afterwards, unless
         it was put off: then until the turn ends.
         """
-        if not self.lets_all_through():
+        rights = connection.rights
+        if rights is None or self.throttled is not None or self.access.meter_of is not None:
             return None
         try:
             kind, correlation_id, name_bytes = unpack_request_header(frame)
@@ -138,13 +144,14 @@ class RequestPipeline:
         at_once = route.at_once
         if at_once is not None:
             waits = connection if may_put_off else None
-            answer = at_once(self.broker, frame, position, route, correlation_id, waits)
+            answer = at_once(self.broker, frame, position, route, correlation_id, rights, waits)
             if answer is PUT_OFF or type(answer) is bytes:
                 return route, answer
             return None if answer is None else (route, route.encode_refusal(answer, correlation_id))
         if route.kept is None or not 0 <= len(frame) - position <= REQUEST_BYTES_MAX:
             return None
-        kept = route.kept.find(route, connection.listener, bytes(frame[position:]), self.broker.image.offset)
+        seen_by = (connection.listener, rights.current_key())
+        kept = route.kept.find(route, seen_by, bytes(frame[position:]), self.broker.image.offset)
         return None if kept is None else (route, whole(kept, correlation_id))
 
     def begin(self, connection: ServerConnection, frame: memoryview, arrived: float, began: float) -> RequestContext:
@@ -160,7 +167,7 @@ class RequestPipeline:
             if route.has_tags:
                 # Nobody sends any; a count of 0 is one byte.
                 position = skip_tags(frame, position, HEADER_TAGS_MAX) if frame[position] else position + 1
-            if route.kept is not None and len(frame) - position <= REQUEST_BYTES_MAX and self.lets_all_through():
+            if route.kept is not None and len(frame) - position <= REQUEST_BYTES_MAX:
                 context.to_keep = bytes(frame[position:])
                 route.kept.expect(self.broker.image.offset)
             if route.decode is None:
@@ -196,10 +203,6 @@ class RequestPipeline:
         context.result = result
         context.ran = self._now()
         return context
-
-    def lets_all_through(self) -> bool:
-        """Whether nobody is checked or throttled: then an answer does not depend on who asks."""
-        return self.who is None and self.may is None and self.throttled is None
 
     def forget_kept(self) -> None:
         """Make all answers anew: who is the controller has changed, which is not in the metadata."""
@@ -240,8 +243,10 @@ class RequestPipeline:
             metrics.response_bytes += len(part)
         # What was waited for may have been something that the answer does not show: then it is made anew next time.
         if context.to_keep is not None and route.kept is not None and not tells_error and done == context.ran:
-            listener, offset = context.connection.listener, self.broker.image.offset
-            route.kept.keep(route, listener, context.to_keep, b"".join(parts), offset)
+            rights = context.connection.rights
+            if rights is not None and not context.throttle_s:
+                seen_by = (context.connection.listener, rights.current_key())
+                route.kept.keep(route, seen_by, context.to_keep, b"".join(parts), self.broker.image.offset)
         return parts
 
     def sent(self, context: RequestContext, now: float) -> None:

@@ -19,8 +19,10 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+from headrace.broker.requests.access import ANONYMOUS
 from headrace.broker.requests.costly_requests import COSTLY_FROM_BYTES, SLOW_S, TURN_S, api_key_of
-from headrace.broker.requests.dispatch import ANONYMOUS, PUT_OFF, CloseConnectionError, Pending, RequestContext
+from headrace.broker.requests.dispatch import PUT_OFF, CloseConnectionError, Pending, RequestContext
+from headrace.broker.requests.rights import Operation, Resource
 from headrace.broker.server.answer_line import AnswerLine
 from headrace.net.frames import CHUNK_BYTES, FrameReader, FrameRefusedError
 from headrace.net.frames import LENGTH_BYTES as FRAME_LENGTH_BYTES
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from headrace.broker.partitions.fetch_at_once import KnownFetch
     from headrace.broker.partitions.produce_at_once import KnownProduce
     from headrace.broker.replication.commits import CommitWait
+    from headrace.broker.requests.access import Rights
     from headrace.broker.requests.pipeline import Route
     from headrace.broker.server.acceptor import Acceptor
     from headrace.topics import TopicPartition
@@ -52,7 +55,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         "_only_waits", "_outbox", "_reader", "_reading_paused", "_resting", "_sending", "_task", "_transport",
         "_turn_due", "acceptor", "close_reason", "costly_s_per_byte", "frame_began", "has_been_valid",
         "is_put_off", "known", "last_progress", "last_written", "listener", "peer_host", "peer_port",
-        "pipeline", "principal", "slow_s", "uncommitted",
+        "pipeline", "rights", "slow_s", "uncommitted",
     )  # fmt: skip
 
     def __init__(self, acceptor: Acceptor, listener: str) -> None:
@@ -60,7 +63,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._now = acceptor.now
         self.pipeline = acceptor.broker.pipeline
         self.listener = listener
-        self.principal = ANONYMOUS
+        #: What its client may do; None until it has said who it is, where it has to.
+        self.rights: Rights | None = None
         self.peer_host = ""
         self.peer_port = 0
         self.last_progress = self.last_written = self.frame_began = acceptor.now()
@@ -106,6 +110,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         )
         peer = transport.get_extra_info("peername") or ("?", 0)
         self.peer_host, self.peer_port = str(peer[0]), int(peer[1])
+        self.rights = self.pipeline.access.begin(self.listener, self.peer_host)
         refusal = self.acceptor.admit(self)
         if refusal is not None:
             self.close(refusal)
@@ -507,6 +512,29 @@ class ServerConnection(asyncio.BufferedProtocol):
     def resume(self) -> None:
         """Go on after the broker became ready, or has room again."""
         self._handle_next()
+
+    # --- who asks
+
+    @property
+    def principal(self) -> str:
+        return ANONYMOUS if self.rights is None else self.rights.principal
+
+    @property
+    def is_brokers(self) -> bool:
+        """Whether another broker may be at the other end."""
+        return self.pipeline.access.is_broker(self.listener, self.rights)
+
+    def may_be_answered_at_once(self, operation: Operation, topic: str) -> bool:
+        """Whether it may do this to a topic, and nothing is counted for it."""
+        rights, pipeline = self.rights, self.pipeline
+        if rights is None or pipeline.throttled is not None or pipeline.access.meter_of is not None:
+            return False
+        return rights.may(operation, Resource.TOPIC, topic)
+
+    def identify(self, principal: str | None) -> None:
+        """The client has shown who it is; None: what it has shown holds no more, and it has to do so again."""
+        self.rights = None if principal is None else self.pipeline.access.rights(principal, self.peer_host)
+        self.known = None
 
     # --- state, for the acceptor's sweep
 

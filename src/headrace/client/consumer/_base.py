@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from headrace.assignors import Assignor, AssignorError, resolve
-from headrace.client.arguments import check_listener, check_several
+from headrace.client.arguments import check_listener, partitions_of
 from headrace.client.cluster.drivers import AsyncClient, BlockingClient
 from headrace.client.compiled import begin_loading
 from headrace.client.configs import ConnectionConfig, merge
@@ -45,8 +45,9 @@ from headrace.client.consumer.records import (
 from headrace.client.errors import ClientClosedError
 from headrace.client.flows import Flow, Task, UserCode
 from headrace.client.serializers import load, make_deserializer
-from headrace.config import ConfigError
+from headrace.config import ConfigError, check_plain_setting
 from headrace.errors import RequestTimedOutError
+from headrace.functions import check_has_run, check_plain, is_generator
 from headrace.topics import TopicPartition
 
 log = logging.getLogger("headrace.client.consumer")
@@ -94,7 +95,7 @@ class ConsumerSetup:
     def on_commit(self, offsets: Offsets) -> None:
         for interceptor in self.interceptors:
             try:
-                interceptor.on_commit(offsets)
+                check_has_run(interceptor.on_commit(offsets), "an interceptor's on_commit")
             except Exception:
                 log.exception("an interceptor's on_commit raised")
 
@@ -129,6 +130,9 @@ def _interceptor(given: Any, config: Mapping[str, Any]) -> Any:
     for method in ("on_consume", "on_commit"):
         if not callable(getattr(made, method, None)):
             raise ConfigError({"interceptor.classes": f"interceptor {given!r} has no method {method}"})
+    # What on_consume gives is gone through, so it may be a generator.
+    for method in ("on_commit",) if is_generator(made.on_consume) else ("on_consume", "on_commit"):
+        check_plain_setting("interceptor.classes", getattr(made, method), method)
     if hasattr(made, "configure"):
         made.configure(config)
     return made
@@ -170,7 +174,7 @@ def exclusive_async(
         me = self._identify()
         user = self._user
         if user is not None and user != me:
-            raise self._refusal()
+            user = await self._left_by_the_cancelled(me)
         self._user = me
         try:
             if user is None:
@@ -245,6 +249,10 @@ class ConsumerBase(ABC):
             f"this consumer is in use by another {self._kind}: a consumer is not safe for several. Give each "
             f"{self._kind} its own, or hand records over; only wakeup() may be called from anywhere"
         )
+
+    async def _left_by_the_cancelled(self, me: Any) -> Any:
+        """Who is inside once a task that was cancelled has left; refuses to wait for any other."""
+        raise self._refusal()
 
     def _begin_iteration(
         self, found: tuple[TopicPartitionState, FetchedChunk, list[ConsumerRecord]]
@@ -436,8 +444,7 @@ class ConsumerBase(ABC):
     @exclusive
     def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
         """Read these partitions, without a group deciding. Replaces an earlier assign."""
-        check_several(partitions, "assign", "partitions")
-        self._use().assign(partitions)
+        self._use().assign(partitions_of(partitions, "assign"))
 
     @exclusive
     def seek(self, partition: TopicPartition | tuple[str, int], offset: int | OffsetAndMetadata) -> None:
@@ -447,16 +454,14 @@ class ConsumerBase(ABC):
     @exclusive
     def seek_to_beginning(self, partitions: Iterable[TopicPartition | tuple[str, int]] | None = None) -> None:
         """Go on at the first offset there is; looked up when needed. Without partitions: all that are assigned."""
-        if partitions is not None:
-            check_several(partitions, "seek_to_beginning", "partitions")
-        self._use().seek_to(partitions, beginning=True)
+        chosen = None if partitions is None else partitions_of(partitions, "seek_to_beginning")
+        self._use().seek_to(chosen, beginning=True)
 
     @exclusive
     def seek_to_end(self, partitions: Iterable[TopicPartition | tuple[str, int]] | None = None) -> None:
         """Go on at the end; looked up when needed. Without partitions: all that are assigned."""
-        if partitions is not None:
-            check_several(partitions, "seek_to_end", "partitions")
-        self._use().seek_to(partitions, beginning=False)
+        chosen = None if partitions is None else partitions_of(partitions, "seek_to_end")
+        self._use().seek_to(chosen, beginning=False)
 
     def pause(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
         """Hand out no records of these until resumed. They stay assigned; a rebalance that moves one ends its pause."""
@@ -468,9 +473,9 @@ class ConsumerBase(ABC):
 
     @exclusive
     def _set_paused(self, partitions: Iterable[TopicPartition | tuple[str, int]], paused: bool) -> None:
-        check_several(partitions, "pause" if paused else "resume", "partitions")
+        chosen = partitions_of(partitions, "pause" if paused else "resume")
         core = self._use()
-        states = [core.subscriptions.state(partition) for partition in partitions]
+        states = [core.subscriptions.state(partition) for partition in chosen]
         for state in states:
             state.paused = paused
         core.subscriptions.version += 1
@@ -495,6 +500,7 @@ class ConsumerBase(ABC):
     def commit_async(self, offsets: Mapping[Any, Any] | None = None, callback: CommitCallback | None = None) -> None:
         """Commit without waiting; it is not tried again. `callback(error, offsets)` is called from a later poll,
         commit_sync or close, in the order of the commits."""
+        check_plain(callback, "commit_async(callback=…)")
         self._use().commit_async(offsets, callback)
 
     @exclusive
@@ -526,6 +532,16 @@ class ConsumerBase(ABC):
         return self._use().metrics()
 
 
+def deadline_of(timeout: float, now: float) -> float:
+    """When a poll is over."""
+    try:
+        return now + max(0.0, timeout)
+    except TypeError:
+        raise TypeError(
+            f"poll takes for how many seconds it may wait, a number, not {timeout!r}; without one it waits for 1 s"
+        ) from None
+
+
 def to_arrow(pieces: list[PartitionColumns], *, headers: bool) -> Any:
     """One Arrow record batch of what a poll gave; loads pyarrow on first use."""
     from headrace.client.consumer._arrow import pieces_to_arrow
@@ -540,6 +556,7 @@ __all__ = [
     "ConsumerBase",
     "ConsumerSetup",
     "IterationProgress",
+    "deadline_of",
     "exclusive",
     "exclusive_async",
     "to_arrow",

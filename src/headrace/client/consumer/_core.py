@@ -9,9 +9,11 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from headrace.assignors import Assignor
+from headrace.client.arguments import check_offset
 from headrace.client.cluster.core import ClientCore
 from headrace.client.cluster.list_offsets import OffsetLookup
 from headrace.client.cluster.topics import TopicQuestions, about_topic
@@ -147,10 +149,9 @@ class ConsumerCore:
         self.core.topics = None
         self.core.refresh_metadata()
 
-    def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
-        wanted = [TopicPartition(*partition) for partition in partitions]
+    def assign(self, wanted: Sequence[TopicPartition]) -> None:
         for partition in wanted:
-            if not partition.topic or not isinstance(partition.partition, int) or partition.partition < 0:
+            if not partition.topic or partition.partition < 0:
                 raise ValueError(f"{partition!r} is not a topic and a partition number")
         if self.commits is not None and self.settings.auto_commit:
             self.commits.commit_async(self.commits.consumed(), None)
@@ -373,9 +374,8 @@ class ConsumerCore:
         made: Offsets = {}
         for partition, one in offsets.items():
             value = one if isinstance(one, OffsetAndMetadata) else OffsetAndMetadata(one)
-            if not isinstance(value.offset, int) or value.offset < 0:
-                raise ValueError(f"cannot commit offset {value.offset!r} for {partition}: offsets are not negative")
-            made[TopicPartition(*partition)] = value
+            offset = check_offset(value.offset, f"commit for {partition} the offset")
+            made[TopicPartition(*partition)] = replace(value, offset=offset)
         return made
 
     def need_commits(self, what: str) -> OffsetCommits:
@@ -397,9 +397,7 @@ class ConsumerCore:
         if isinstance(offset, OffsetAndMetadata):
             epoch = -1 if offset.leader_epoch is None else offset.leader_epoch
             offset = offset.offset
-        if not isinstance(offset, int) or offset < 0:
-            raise ValueError(f"cannot seek to offset {offset!r}: offsets are not negative")
-        self.subscriptions.seek(partition, offset, epoch)
+        self.subscriptions.seek(partition, check_offset(offset, "seek to"), epoch)
 
     def seek_to(self, partitions: Iterable[Any] | None, *, beginning: bool) -> None:
         """Lazily, as in Kafka: the offset is looked up by the next poll or position()."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from headrace.client.arguments import whole_number
 from headrace.client.cluster.view import PartitionView
 from headrace.client.consumer._core import ConsumerCore
 from headrace.client.consumer.config import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
@@ -15,6 +16,8 @@ from headrace.client.consumer.records import OffsetAndMetadata, OffsetAndTimesta
 from headrace.client.flows import Flow
 from headrace.errors import RequestTimedOutError
 from headrace.topics import TopicPartition
+
+_TIMESTAMP_MAX = 2**63 - 1
 
 
 class ConsumerOperation:
@@ -83,9 +86,10 @@ def offsets_for_times(
     operation.limit(timeout, "looking up offsets by time")
     wanted: dict[TopicPartition, int] = {}
     for partition, timestamp in timestamps.items():
-        if not isinstance(timestamp, int) or timestamp < 0:
+        number = whole_number(timestamp)
+        if number is None or not 0 <= number <= _TIMESTAMP_MAX:
             raise ValueError(f"{timestamp!r} is not a time in milliseconds since 1970 (for {partition})")
-        wanted[TopicPartition(*partition)] = timestamp
+        wanted[TopicPartition(*partition)] = number
     return (yield from operation.core.lookup.lookup(wanted))
 
 

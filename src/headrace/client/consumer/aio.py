@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import itertools
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from headrace.client.cluster.core import coordinator_key
@@ -17,6 +18,7 @@ from headrace.client.consumer._base import (
     ConsumerBase,
     ConsumerSetup,
     IterationProgress,
+    deadline_of,
     exclusive_async,
     to_arrow,
 )
@@ -32,6 +34,10 @@ from headrace.runtime import Runtime, real_runtime
 T = TypeVar("T")
 
 _WAIT_S_MAX = 60.0
+_LEAVE_S_MAX = 5.0
+_LEAVE_LOOK_S = 0.01
+_TURNS_AT_ONCE = 10
+"""A cancelled task has left with the loop's next turn or so, unless a listener of its has something to end."""
 
 
 class Consumer(ConsumerBase):
@@ -98,7 +104,7 @@ class Consumer(ConsumerBase):
         me = asyncio.current_task()
         user = self._user
         if user is not None and user != me:
-            raise self._refusal()
+            user = await self._left_by_the_cancelled(me)
         self._user = me
         try:
             found = await self._poll(self._enter_poll(user), timeout, collect, nothing)
@@ -108,7 +114,7 @@ class Consumer(ConsumerBase):
 
     async def _poll(self, core: ConsumerCore, timeout: float, collect: Callable[[ConsumerCore], T], nothing: T) -> T:
         now = self._runtime.clock.monotonic
-        deadline = now() + max(0.0, timeout)
+        deadline = deadline_of(timeout, now())
         core.polled()
         # Others on the loop have their turn, however fast records come. Here, and not when there are records: a poll
         # that is cancelled while it waits has taken none.
@@ -167,28 +173,25 @@ class Consumer(ConsumerBase):
         finally:
             self._is_in_listener = was_in_listener
 
-    async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
+    def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
         """Records one by one, without end (until close); a record counts as read when it is handed out."""
-        while not self._closed:
-            found = await self._next_records()
-            if found is None:
-                continue
-            progress, records, version = found
-            core = self._core
-            assert core is not None
-            subscriptions = core.subscriptions
-            for record in records:
-                # Counted when the application comes in again (see `_settle`).
-                progress.taken += 1
-                yield record
-                if self._progress is not progress or subscriptions.version != version:
-                    break
+        return _Iteration(self)
 
     @exclusive_async
     async def _next_records(self) -> tuple[IterationProgress, list[ConsumerRecord], int] | None:
         core = self._enter_poll(self._user)
         found = await self._poll(core, ITERATION_POLL_S, lambda core: core.collector.next_for_iteration(), None)
         return None if found is None else self._begin_iteration(found)
+
+    async def _left_by_the_cancelled(self, me: asyncio.Task[Any] | None) -> asyncio.Task[Any] | None:
+        """A task that was cancelled is about to leave: whoever comes in next waits for that, and for no other task."""
+        until = self._runtime.clock.monotonic() + _LEAVE_S_MAX
+        pauses = itertools.chain(itertools.repeat(0.0, _TURNS_AT_ONCE), itertools.repeat(_LEAVE_LOOK_S))
+        while (user := self._user) is not None and user is not me:
+            if not user.cancelling() or self._runtime.clock.monotonic() >= until:
+                raise self._refusal()
+            await asyncio.sleep(next(pauses))
+        return user
 
     # --- flows --------------------------------------------------------------------------------------------------------
 
@@ -305,3 +308,35 @@ class Consumer(ConsumerBase):
             changed.set()
 
         return done
+
+
+class _Iteration(AsyncIterator[ConsumerRecord]):
+    """What `async for` takes records from. No generator: one ends with the first time-out around a wait."""
+
+    __slots__ = ("_consumer", "_left", "_progress", "_version")
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+        self._progress: IterationProgress | None = None
+        self._left: Iterator[ConsumerRecord] = iter(())
+        self._version = -1
+        """Of the subscriptions that the records belong to."""
+
+    async def __anext__(self) -> ConsumerRecord:
+        consumer = self._consumer
+        while True:
+            progress, core = self._progress, consumer._core
+            # A poll, a seek or a rebalance in the loop's body: what is left of these is not ours any more.
+            if progress is not None and core is not None and consumer._progress is progress:
+                record = next(self._left, None) if core.subscriptions.version == self._version else None
+                if record is not None:
+                    # Counted when the application comes in again (see `_settle`).
+                    progress.taken += 1
+                    return record
+            self._progress = None
+            if consumer._closed:
+                raise StopAsyncIteration
+            found = await consumer._next_records()
+            if found is not None:
+                self._progress, records, self._version = found
+                self._left = iter(records)

@@ -18,6 +18,7 @@ from headrace.client.consumer._base import (
     ConsumerBase,
     ConsumerSetup,
     IterationProgress,
+    deadline_of,
     exclusive,
     to_arrow,
 )
@@ -119,7 +120,7 @@ class Consumer(ConsumerBase):
         is_quiet, self._is_quiet = self._is_quiet, False
         client = self._client
         assert client is not None
-        deadline = self._clock.monotonic() + max(0.0, timeout)
+        deadline = deadline_of(timeout, self._clock.monotonic())
         core.polled()
         is_first = True
         while True:

@@ -135,11 +135,17 @@ def _headers(batch: Any) -> BytesColumn | None:
     if "headers" not in batch.schema.names or batch.column("headers").null_count == batch.num_rows:
         return None
     sections = []
-    for row in batch.column("headers").to_pylist():
-        pairs = [(h["key"], h["value"]) if isinstance(h, dict) else h for h in row or ()]
-        sections.append(
-            encode_headers((name, value.encode() if isinstance(value, str) else value) for name, value in pairs)
-        )
+    for number, row in enumerate(batch.column("headers").to_pylist()):
+        try:
+            pairs = [(h["key"], h["value"]) if isinstance(h, dict) else h for h in row or ()]
+            sections.append(
+                encode_headers((name, value.encode() if isinstance(value, str) else value) for name, value in pairs)
+            )
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise SerializationError(
+                f"the headers of row {number} are {row!r}: each has to be a name (text, not null) and its value "
+                f"(bytes, text or null), as a map or a list of structs with the fields key and value ({error})"
+            ) from error
     return bytes_column(sections)
 
 

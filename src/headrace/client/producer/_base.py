@@ -5,17 +5,20 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from operator import index
 from typing import Any, NamedTuple, cast
 
+from headrace.client.arguments import whole_number
 from headrace.client.configs import ConnectionConfig, merge
 from headrace.client.errors import SerializationError
 from headrace.client.producer._rows import ColumnRows, Rows, is_text
 from headrace.client.producer.config import ProducerSettings, read_producer_config
-from headrace.client.producer.delivery import BatchDelivery, HeaderList, RecordMetadata
+from headrace.client.producer.delivery import ON_DELIVERY, BatchDelivery, HeaderList, RecordMetadata
 from headrace.client.producer.partitioners import make_partitioner
 from headrace.client.serializers import load, make_serializer
-from headrace.config import ConfigError
+from headrace.config import ConfigError, check_plain_setting
 from headrace.errors import HeadraceError
+from headrace.functions import check_has_run
 from headrace.protocol.api import ApiKey, api
 from headrace.records import kernels
 from headrace.records.compression import compress
@@ -111,11 +114,13 @@ class ProducerSetup:
         def tell(error: HeadraceError | None, metadata: RecordMetadata) -> None:
             for interceptor in interceptors:
                 try:
-                    interceptor.on_acknowledgement(metadata, error)
+                    check_has_run(
+                        interceptor.on_acknowledgement(metadata, error), "an interceptor's on_acknowledgement"
+                    )
                 except Exception:
                     log.exception("an interceptor's on_acknowledgement raised")
             if callback is not None:
-                callback(error, metadata)
+                check_has_run(callback(error, metadata), ON_DELIVERY)
 
         return tell
 
@@ -127,6 +132,7 @@ def _interceptor(given: Any, config: Mapping[str, Any]) -> Any:
     for method in ("on_send", "on_acknowledgement"):
         if not callable(getattr(made, method, None)):
             raise ConfigError({"interceptor.classes": f"interceptor {given!r} has no method {method}"})
+        check_plain_setting("interceptor.classes", getattr(made, method), method)
     if hasattr(made, "configure"):
         made.configure(config)
     return made
@@ -156,25 +162,35 @@ def as_headers(headers: Any, topic: str) -> HeaderList:
     return made
 
 
-def check_record(topic: Any, partition: Any, timestamp: Any) -> None:
-    """Refuse what no broker could take."""
+def check_record(topic: Any, partition: Any, timestamp: Any) -> tuple[int | None, int | None]:
+    """Refuse what no broker could take. Partition and timestamp as Python's own integers, also where numpy's came."""
     if not isinstance(topic, str) or not topic or not (topic.isascii() or is_text(topic)):
         raise ValueError(f"a record needs the name of a topic, not {topic!r}")
-    if partition is not None and (not isinstance(partition, int) or not 0 <= partition <= _PARTITION_MAX):
-        raise ValueError(f"partition {partition!r} of a record for {topic} is not a partition number")
-    if timestamp is not None and (not isinstance(timestamp, int) or not 0 <= timestamp <= _TIMESTAMP_MAX):
-        raise ValueError(f"timestamp {timestamp!r} of a record for {topic} is not in milliseconds since 1970")
+    place = stamp = None
+    if partition is not None:
+        place = whole_number(partition)
+        if place is None or not 0 <= place <= _PARTITION_MAX:
+            raise ValueError(f"partition {partition!r} of a record for {topic} is not a partition number")
+    if timestamp is not None:
+        stamp = whole_number(timestamp)
+        if stamp is None or not 0 <= stamp <= _TIMESTAMP_MAX:
+            raise ValueError(f"timestamp {timestamp!r} of a record for {topic} is not in milliseconds since 1970")
+    return place, stamp
 
 
 def _numbers(given: Any, count: int, largest: int, what: str) -> list[int | None]:
     """A column of numbers (one for all, a list, or an array) as integers and None, checked."""
-    if isinstance(given, int):
-        return [given] * count
-    numbers: list[int | None] = given.tolist() if hasattr(given, "tolist") else list(given)
+    one = whole_number(given)
+    if one is not None:
+        return [one] * count
+    numbers = given.tolist() if hasattr(given, "tolist") else list(given)
     if len(numbers) != count:
         raise ValueError(f"{len(numbers)} {what}s for {count} values")
-    for kind in set(map(type, numbers)) - {int, type(None)}:
-        raise ValueError(f"a {what} is {kind.__name__}, not an integer")
+    if set(map(type, numbers)) - {int, type(None)}:
+        for row, number in enumerate(numbers):
+            if number is not None and (not hasattr(number, "__index__") or isinstance(number, bool)):
+                raise ValueError(f"a {what} is {type(number).__name__}, not an integer")
+            numbers[row] = None if number is None else index(number)
     told = [number for number in numbers if number is not None]
     if told and not 0 <= min(told) <= max(told) <= largest:
         wrong = next(number for number in told if not 0 <= number <= largest)

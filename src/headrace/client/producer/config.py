@@ -200,7 +200,7 @@ class ProducerSettings:
 
 def read_producer_config(given: Mapping[str, Any]) -> dict[str, Any]:
     """Typed values, with Kafka's rules for keys that depend on one another."""
-    given = in_kafkas_words(given, PRODUCER_CONFIGS)
+    given = _with_level(in_kafkas_words(given, PRODUCER_CONFIGS))
     # Numbers are natural for acks; Kafka has it as text.
     if isinstance(given.get("acks"), int) and not isinstance(given.get("acks"), bool):
         given = {**given, "acks": str(given["acks"])}
@@ -212,6 +212,19 @@ def read_producer_config(given: Mapping[str, Any]) -> dict[str, Any]:
     if problems:
         raise ConfigError(problems)
     return values
+
+
+def _with_level(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """librdkafka has one level for whatever codec there is; Kafka has one for each that has levels."""
+    if "compression.level" not in given:
+        return given
+    codec, level = given.get("compression.type", "none"), given["compression.level"]
+    name = f"compression.{codec}.level"
+    if name in given:
+        raise ConfigError({name: f"compression.level and {name} are the same configuration; give only one of them"})
+    rest = {key: value for key, value in given.items() if key != "compression.level"}
+    # As in librdkafka: -1 is the codec's own, and a codec without levels takes no notice.
+    return rest if str(level) == "-1" or name not in PRODUCER_CONFIGS else {**rest, name: level}
 
 
 def _check_idempotence(values: dict[str, Any], given: Mapping[str, Any], problems: dict[str, str]) -> None:

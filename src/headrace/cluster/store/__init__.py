@@ -129,8 +129,13 @@ class Store(Protocol):
         ...
 
     @property
+    def reached_s(self) -> float:
+        """For how long the store was reached since it was opened, all in all, by the monotonic clock."""
+        ...
+
+    @property
     def sure_until(self) -> float:
-        """By the monotonic clock: until then the session is not over because the store does not hear of it."""
+        """By the clock's `boottime`: until then the session is not over because the store does not hear of it."""
         ...
 
     @property

@@ -335,7 +335,7 @@ class DirectorySession(SessionBase):
         self._shared = SharedTree(self._runtime.disk, self._directory, self._rewrite_after_bytes)
         self._lock = self._runtime.disk.lock(self._shared.session_path(self.name))
         self._shared.refresh()
-        self._heard_at = self._runtime.clock.monotonic()
+        self._heard_at = self._runtime.clock.boottime()
 
     @property
     def _tree(self) -> SharedTree:
@@ -406,9 +406,9 @@ class DirectorySession(SessionBase):
         now = self._runtime.clock.monotonic()
         shared = self._tree
         if now - self._stamped_at > self._timeout_s / 8:
-            self._stamped_at = now
+            self._stamped_at, heard_at = now, self._runtime.clock.boottime()
             self._runtime.disk.set_mtime_ms(shared.session_path(self.name), self._runtime.clock.now_ms())
-            self._heard_at = now
+            self._heard_at = heard_at
         owners = sorted(shared.tree.owners() - {self.name})
         self._stamps = {name: stamp for name, stamp in self._stamps.items() if name in owners}
         over = []

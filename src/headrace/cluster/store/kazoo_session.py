@@ -301,7 +301,7 @@ class KazooSession(SessionBase):
     async def _ask(self, method: str, path: str, *args: Any) -> Any:
         if self._state is SessionState.EXPIRED:
             raise SessionExpiredError("the session with ZooKeeper is over")
-        asked_at = self._clock.monotonic()
+        asked_at = self._clock.boottime()
         answer = await self._sent(getattr(self._client, f"{method}_async")(self._root + path, *args))
         self._heard_at = max(self._heard_at, asked_at)
         return answer

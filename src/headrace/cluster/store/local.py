@@ -55,6 +55,10 @@ class LocalStore:
         return self._since
 
     @property
+    def reached_s(self) -> float:
+        return self._runtime.clock.monotonic() - self._since
+
+    @property
     def sure_until(self) -> float:
         return float("inf")
 

@@ -213,7 +213,7 @@ class ModelSession(SessionBase):
 
     def _connect(self, *, is_new: bool) -> None:
         self._server = self._model.attach(self, is_new=is_new)
-        self._heard_at = self._clock.monotonic()
+        self._heard_at = self._clock.boottime()
         self._connection += 1
         self._become(SessionState.CONNECTED)
 
@@ -265,7 +265,7 @@ class ModelSession(SessionBase):
         if self._state is SessionState.CONNECTED:
             if self._is_reached:
                 self.last_contact_at = loop.time()
-                self._heard_at = self._clock.monotonic()
+                self._heard_at = self._clock.boottime()
             else:
                 self.break_off()
         loop.call_later(self._model.session_timeout_s / 4, self._ping, context=self._context)

@@ -39,6 +39,8 @@ class NodeLink:
         self._changed = asyncio.Event()
         #: Whether a session was ever suspended, or over before it was closed.
         self.was_away = False
+        self._reached_s = 0.0
+        self._reached_since: float | None = None
 
     @property
     def session(self) -> StoreSession | None:
@@ -47,6 +49,11 @@ class NodeLink:
     @property
     def connected_since(self) -> float | None:
         return None if self._session is None else self._session.connected_since
+
+    @property
+    def reached_s(self) -> float:
+        since = self._reached_since
+        return self._reached_s + (0.0 if since is None else self._clock.monotonic() - since)
 
     @property
     def sure_until(self) -> float:
@@ -77,6 +84,9 @@ class NodeLink:
             self._tell()
 
     def _tell(self) -> None:
+        self._reached_s = self.reached_s
+        is_reached = self._session is not None and self._session.state is SessionState.CONNECTED
+        self._reached_since = self._clock.monotonic() if is_reached else None
         if self._session is not None and self._session.state is not SessionState.CONNECTED:
             self.was_away = True
         self._changed.set()

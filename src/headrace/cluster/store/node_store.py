@@ -163,6 +163,10 @@ class NodeStore:
         return self._link.connected_since
 
     @property
+    def reached_s(self) -> float:
+        return self._link.reached_s
+
+    @property
     def sure_until(self) -> float:
         return self._link.sure_until
 

@@ -129,7 +129,7 @@ class StoreSession(Protocol):
 
     @property
     def sure_until(self) -> float:
-        """By the monotonic clock: until then the session is not over because the store does not hear of it."""
+        """By the clock's `boottime`: until then the session is not over because the store does not hear of it."""
         ...
 
     def on_change(self, callback: Callable[[], None]) -> None:

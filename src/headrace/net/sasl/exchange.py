@@ -28,7 +28,10 @@ def authenticate_by(mechanism: str, exchange: Callable[[], Exchange]) -> Authent
         while True:
             answer = yield SaslAuthenticateRequest(auth_bytes=token)
             if answer.error_code:
-                raise error_for(answer.error_code, _refusal(node, mechanism, answer.error_message))
+                error = error_for(answer.error_code, _refusal(node, mechanism, answer.error_message))
+                # A mechanism may have something to forget.
+                conversation.throw(error)
+                raise error
             try:
                 token = conversation.send(bytes(answer.auth_bytes))
             except StopIteration:

@@ -53,7 +53,11 @@ def oauthbearer(token: Token) -> Exchange:
 
 
 class TokenSource:
-    """Keeps one token for all connections of a client and fetches the next before it ends. For several threads."""
+    """Keeps one token for all connections of a client and fetches the next before it ends. For several threads.
+
+    A token without an end may be over at any time, so it serves for one authentication. One that a broker refused is
+    forgotten, whatever end it has.
+    """
 
     def __init__(self, provider: Provider, *, now: Callable[[], float] = time.time) -> None:
         self._provider = provider
@@ -62,6 +66,8 @@ class TokenSource:
         self._pid = os.getpid()
         self._token: Token | None = None
         self._refresh_at = 0.0
+        self._refused: Token | None = None
+        """The last token that a broker did not take."""
 
     def refresh(self) -> None:
         """Have a token that is good for a while; may wait for whoever gives them."""
@@ -69,7 +75,7 @@ class TokenSource:
             # Who held it while this process was forked off is not here to give it back.
             self._pid, self._lock = os.getpid(), threading.Lock()
         with self._lock:
-            if self._token is not None and self._now() < self._refresh_at:
+            if self._token is not self._refused and self._now() < self._refresh_at:
                 return
             try:
                 self._token = token = self._checked_token()
@@ -77,16 +83,15 @@ class TokenSource:
                 self._go_on_with_the_last(error)
                 return
             now = self._now()
-            self._refresh_at = (
-                float("inf") if token.expires_at is None else now + (token.expires_at - now) * _REFRESH_PART
-            )
+            self._refresh_at = 0.0 if token.expires_at is None else now + (token.expires_at - now) * _REFRESH_PART
 
     def _go_on_with_the_last(self, error: HeadraceError) -> None:
         """No token is given now. While the last one is good, that is no reason to be cut off."""
         token, now = self._token, self._now()
-        if token is None or token.expires_at is None or token.expires_at <= now:
+        is_over = token is not None and token.expires_at is not None and token.expires_at <= now
+        if token is self._refused or token is None or is_over:
             raise error
-        self._refresh_at = min(token.expires_at, now + _TRY_AGAIN_S)
+        self._refresh_at = now + _TRY_AGAIN_S if token.expires_at is None else min(token.expires_at, now + _TRY_AGAIN_S)
         log.warning("the next token could not be had, and the last one is used for now: %s", error)
 
     def _checked_token(self) -> Token:
@@ -106,7 +111,11 @@ class TokenSource:
     def exchange(self) -> Exchange:
         token = self._token
         assert token is not None, "refreshed before a connection is authenticated"
-        return oauthbearer(token)
+        try:
+            yield from oauthbearer(token)
+        except SaslAuthenticationFailedError:
+            self._refused = token
+            raise
 
 
 def _check(token: Token, now: float) -> None:

@@ -13,12 +13,25 @@ class SimulatedClock:
         self._loop = loop
         self.skew_ms = skew_ms
         self._drift = 0.0
+        # For how long the machine was suspended, and for how much of it nothing counted the time.
+        self._suspended_s = 0.0
+        self._uncounted_s = 0.0
 
     def now_ms(self) -> int:
         return EPOCH_MS + int(self._loop.time() * 1_000 * (1.0 + self._drift)) + self.skew_ms
 
     def monotonic(self) -> float:
-        return self._loop.time()
+        return self._loop.time() - self._suspended_s
+
+    def boottime(self) -> float:
+        return self._loop.time() - self._uncounted_s
+
+    def stood_still(self, for_s: float, *, is_counted: bool) -> None:
+        """The machine was suspended, and knows for how long; or its host has paused it, and its wall clock alone is
+        right when it goes on."""
+        self._suspended_s += for_s
+        if not is_counted:
+            self._uncounted_s += for_s
 
     def jump(self, by_ms: int) -> None:
         """Set the wall clock forward, or back; monotonic time does not notice."""

@@ -44,6 +44,7 @@ class Host:
         self._lives = 0
         self._work = simulation.work or WorkModel()
         self._running: dict[asyncio.Task[Any], asyncio.Future[Any]] = {}
+        self._suspended_at: float | None = None
         self._boot()
 
     def _boot(self) -> None:
@@ -103,6 +104,7 @@ class Host:
         simulation = self._simulation
         simulation.trace.record("kill", self.name, "power" if power_loss else "process")
         self.life.alive = False
+        self._suspended_at = None
         simulation.network.remove_host(self.name, silent=power_loss)
         self.disk = self.disk.crash(model) if power_loss else self.disk.kill()
         simulation.loop.abandon(self.life)
@@ -118,9 +120,19 @@ class Host:
             self._simulation.trace.record("pause", self.name)
             self.life.held = []
 
-    def resume(self) -> None:
-        """Go on as if nothing had happened; time has passed all the same."""
+    def suspend(self) -> None:
+        """As `pause`, of the whole machine, whose monotonic clock stands still with it."""
+        if self.life.alive and self.life.held is None:
+            self.pause()
+            self._suspended_at = self._simulation.loop.time()
+
+    def resume(self, *, is_counted: bool = True) -> None:
+        """Go on as if nothing had happened; time has passed all the same. A machine that was suspended knows for how
+        long, unless that is not counted either, as in a virtual machine that its host had paused."""
         if self.life.alive and self.life.held is not None:
+            since, self._suspended_at = self._suspended_at, None
+            if since is not None:
+                self.clock.stood_still(self._simulation.loop.time() - since, is_counted=is_counted)
             self._simulation.trace.record("resume", self.name)
             self._simulation.loop.resume(self.life)
 

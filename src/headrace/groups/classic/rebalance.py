@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from headrace.coordination import Now
 from headrace.errors import ErrorCode
-from headrace.groups import answers
+from headrace.groups.classic import answers
+from headrace.groups.classic.records import group_record
+from headrace.groups.classic.state import ClassicGroup, GroupState, Member
 from headrace.groups.config import GroupConfig
 from headrace.groups.outcome import Outcome, nothing_failed, nothing_written, one_record
-from headrace.groups.records import group_record
-from headrace.groups.state import Group, GroupState, Member
 from headrace.words import plural
 
 
@@ -20,14 +20,14 @@ class Rebalances:
 
     # --- the join phase -----------------------------------------------------------------------------------------------
 
-    def prepare_or_complete(self, out: Outcome, group: Group, at: Now, reason: str) -> None:
+    def prepare_or_complete(self, out: Outcome, group: ClassicGroup, at: Now, reason: str) -> None:
         """Start a rebalance; if one is under way, close its join phase when everyone is there."""
         if group.can_rebalance:
             self.prepare(out, group, at, reason)
         else:
             self.complete_if_joined(out, group, at)
 
-    def prepare(self, out: Outcome, group: Group, at: Now, reason: str) -> None:
+    def prepare(self, out: Outcome, group: ClassicGroup, at: Now, reason: str) -> None:
         """Start a rebalance: whoever waits for an assignment must join again; wait for all, within the time-out."""
         out.notes.append(f"group {group.group_id}: generation {group.generation} ends: {reason}")
         if group.state is GroupState.COMPLETING_REBALANCE:
@@ -48,7 +48,7 @@ class Rebalances:
         else:
             group.set_join_timer(out, at.monotonic_ms + group.rebalance_timeout_ms)
 
-    def complete_if_joined(self, out: Outcome, group: Group, at: Now) -> None:
+    def complete_if_joined(self, out: Outcome, group: ClassicGroup, at: Now) -> None:
         """Close the join phase when everyone is there, but never cut the initial delay short."""
         if (
             group.state is GroupState.PREPARING_REBALANCE
@@ -57,7 +57,7 @@ class Rebalances:
         ):
             self.complete_join(out, group, at)
 
-    def on_join_timer(self, out: Outcome, group: Group, at: Now) -> None:
+    def on_join_timer(self, out: Outcome, group: ClassicGroup, at: Now) -> None:
         if group.join_deadline_ms is None or group.state is not GroupState.PREPARING_REBALANCE:
             return
         if at.monotonic_ms < group.join_deadline_ms:
@@ -73,7 +73,7 @@ class Rebalances:
         else:
             self.complete_join(out, group, at)
 
-    def complete_join(self, out: Outcome, group: Group, at: Now) -> None:
+    def complete_join(self, out: Outcome, group: ClassicGroup, at: Now) -> None:
         """Close the join phase: without those who did not come, the rest is the next generation."""
         group.set_join_timer(out, None)
         late = [m for m in group.members.values() if m.join is None and m.instance_id is None]
@@ -99,20 +99,20 @@ class Rebalances:
             if caller is not None:
                 is_leader = member.member_id == group.leader
                 answers.join_answer(out, caller, group, member.member_id, with_members=is_leader)
-            self.keep_alive(out, group, member, at)
+            group.heard_from(out, member, at)
             member.is_new = False
             group.pending_sync.add(member.member_id)
         group.set_sync_timer(out, at.monotonic_ms + group.rebalance_timeout_ms)
 
     # --- the sync phase -----------------------------------------------------------------------------------------------
 
-    def synced(self, out: Outcome, group: Group, member_id: str) -> None:
+    def synced(self, out: Outcome, group: ClassicGroup, member_id: str) -> None:
         """This member has asked for its assignment; when all have, nobody can be late."""
         group.pending_sync.discard(member_id)
         if not group.pending_sync:
             group.set_sync_timer(out, None)
 
-    def on_sync_timer(self, out: Outcome, group: Group, at: Now) -> None:
+    def on_sync_timer(self, out: Outcome, group: ClassicGroup, at: Now) -> None:
         if group.sync_deadline_ms is None:
             return
         if at.monotonic_ms < group.sync_deadline_ms:
@@ -127,29 +127,26 @@ class Rebalances:
         names = ", ".join(member.member_id for member in late)
         self.prepare(out, group, at, f"no SyncGroup in time from {names}")
 
-    def hand_out(self, out: Outcome, group: Group, at: Now) -> None:
+    def hand_out(self, out: Outcome, group: ClassicGroup, at: Now) -> None:
         """Give every member that waits its assignment."""
         for member in group.members.values():
             caller, member.sync = member.sync, None
             if caller is not None:
                 answers.sync_answer(out, caller, group, member)
-                self.keep_alive(out, group, member, at)
+                group.heard_from(out, member, at)
 
-    def fail_sync(self, out: Outcome, group: Group, error: ErrorCode, at: Now) -> None:
+    def fail_sync(self, out: Outcome, group: ClassicGroup, error: ErrorCode, at: Now) -> None:
         """There will be no assignment in this generation."""
         for member in group.members.values():
             member.assignment = b""
             caller, member.sync = member.sync, None
             if caller is not None:
                 answers.sync_error(out, caller, error)
-                self.keep_alive(out, group, member, at)
+                group.heard_from(out, member, at)
 
     # --- members ------------------------------------------------------------------------------------------------------
 
-    def keep_alive(self, out: Outcome, group: Group, member: Member, at: Now) -> None:
-        group.keep_alive(out, member.member_id, member.session, at.monotonic_ms + member.session_timeout_ms)
-
-    def drop(self, out: Outcome, group: Group, member: Member) -> None:
+    def drop(self, out: Outcome, group: ClassicGroup, member: Member) -> None:
         """Forget a member; if it is still there, it learns from its waiting request that it has to begin again."""
         caller = group.set_join(member, None)
         if caller is not None:
@@ -160,11 +157,11 @@ class Rebalances:
         group.end_session(out, member.member_id, member.session)
         group.remove(member.member_id)
 
-    def drop_pending(self, out: Outcome, group: Group, member_id: str) -> None:
+    def drop_pending(self, out: Outcome, group: ClassicGroup, member_id: str) -> None:
         session = group.pending.pop(member_id)
         group.end_session(out, member_id, session)
 
-    def after_loss(self, out: Outcome, group: Group, at: Now, reason: str) -> None:
+    def after_loss(self, out: Outcome, group: ClassicGroup, at: Now, reason: str) -> None:
         """Someone is gone: rebalance without them, or stop waiting for them."""
         if group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
             self.prepare(out, group, at, reason)
@@ -172,7 +169,7 @@ class Rebalances:
             # Also during the initial delay: the last one to wait for may just have gone.
             self.complete_join(out, group, at)
 
-    def on_session_timer(self, out: Outcome, group: Group, member_id: str, at: Now) -> None:
+    def on_session_timer(self, out: Outcome, group: ClassicGroup, member_id: str, at: Now) -> None:
         member = group.members.get(member_id)
         session = group.pending.get(member_id) if member is None else member.session
         if session is None:

@@ -1,16 +1,20 @@
-"""A group as the coordinator knows it: members, state, generation, protocol. Values and their changes, no decisions."""
+"""A group of the classic protocol: members, state, generation, protocol. Values and their changes, no decisions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import ClassVar
 
-from headrace.coordination import Caller, Timer, TimerChange
+from headrace.coordination import Caller, CoordinatorRecord, Now, Timer, TimerChange
 from headrace.errors import ErrorCode, HeadraceError
-from headrace.groups.group_offsets import GroupOffsets
+from headrace.groups.classic import answers
+from headrace.groups.classic.records import group_tombstone
+from headrace.groups.classic.subscription import subscribed_topics
+from headrace.groups.group import CommitClaim, Group, GroupKind
+from headrace.groups.group_offsets import CommittedOffset
 from headrace.groups.outcome import Outcome, TimerKind
-from headrace.groups.subscription import subscribed_topics
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
 
@@ -25,15 +29,13 @@ class GroupState(Enum):
     PREPARING_REBALANCE = "PreparingRebalance"
     COMPLETING_REBALANCE = "CompletingRebalance"
     STABLE = "Stable"
-    DEAD = "Dead"
 
 
 _REACHED_FROM = {
-    GroupState.EMPTY: {GroupState.PREPARING_REBALANCE, GroupState.DEAD},
+    GroupState.EMPTY: {GroupState.PREPARING_REBALANCE},
     GroupState.PREPARING_REBALANCE: {GroupState.STABLE, GroupState.COMPLETING_REBALANCE, GroupState.EMPTY},
     GroupState.COMPLETING_REBALANCE: {GroupState.PREPARING_REBALANCE},
     GroupState.STABLE: {GroupState.COMPLETING_REBALANCE},
-    GroupState.DEAD: set(GroupState),
 }
 
 
@@ -83,14 +85,14 @@ class Member:
         return not self.is_new and (self.join is not None or self.sync is not None)
 
 
-@dataclass(slots=True)
-class Group:
+@dataclass(slots=True, eq=False)
+class ClassicGroup(Group):
     """One group with its members and its offsets."""
 
-    group_id: str
-    partition: int
+    kind: ClassVar[GroupKind] = GroupKind.CLASSIC
+
     state: GroupState = GroupState.EMPTY
-    previous_state: GroupState = GroupState.DEAD
+    previous_state: GroupState = GroupState.EMPTY
     state_timestamp_ms: int | None = None
     generation: int = 0
     protocol_type: str | None = None
@@ -101,7 +103,6 @@ class Group:
     pending: dict[str, MemberSession] = field(default_factory=dict)  # given an id, and expected to join with it
     pending_sync: set[str] = field(default_factory=set)
     subscribed: frozenset[str] | None = None  # None: not known
-    offsets: GroupOffsets = field(default_factory=GroupOffsets)
     joining: int = 0  # how many members' joins wait
     member_added: bool = False  # during the initial delay, which it prolongs
     initial_delay: tuple[int, int] | None = None  # the delay under way, and what is left of the rebalance time-out
@@ -127,9 +128,25 @@ class Group:
         return self.protocol_type == CONSUMER_PROTOCOL_TYPE
 
     @property
+    def state_name(self) -> str:
+        return self.state.value
+
+    @property
+    def type_name(self) -> str:
+        return self.protocol_type or ""
+
+    @property
+    def is_empty(self) -> bool:
+        return self.state is GroupState.EMPTY
+
+    @property
+    def is_awaited(self) -> bool:
+        return bool(self.pending)
+
+    @property
     def is_vacant(self) -> bool:
-        """Whether nothing would be lost without it."""
-        return not (self.members or self.pending or self.offsets.is_in_use)
+        was_used = self.generation or self.is_recorded or self.state is not GroupState.EMPTY
+        return not (was_used or self.members or self.pending or self.offsets.is_in_use)
 
     def next_generation(self, now_ms: int) -> None:
         """Everyone has joined: choose the protocol and wait for the assignment; or be empty."""
@@ -143,13 +160,6 @@ class Group:
             self.protocol_name = None
             self.transition(GroupState.EMPTY, now_ms)
         self.find_subscriptions()
-
-    def forget_generation(self) -> None:
-        """Be what a group is of which only offsets are known."""
-        self.state, self.previous_state, self.state_timestamp_ms = GroupState.EMPTY, GroupState.DEAD, None
-        self.generation = 0
-        self.protocol_type = self.protocol_name = self.leader = self.subscribed = None
-        self.is_recorded = False
 
     # --- members ------------------------------------------------------------------------------------------------------
 
@@ -306,6 +316,14 @@ class Group:
             self.sync_deadline_ms = deadline_ms
             out.timers.append(TimerChange(Timer(TimerKind.SYNC, self.partition, self.group_id), deadline_ms))
 
+    def start_timers(self, out: Outcome, at: Now) -> None:
+        for member in self.members.values():
+            self.heard_from(out, member, at)
+
+    def heard_from(self, out: Outcome, member: Member, at: Now) -> None:
+        """From now on it has its whole session again."""
+        self.keep_alive(out, member.member_id, member.session, at.monotonic_ms + member.session_timeout_ms)
+
     def cancel_timers(self, out: Outcome) -> None:
         self.set_join_timer(out, None)
         self.set_sync_timer(out, None)
@@ -313,3 +331,55 @@ class Group:
             self.end_session(out, member.member_id, member.session)
         for member_id, session in self.pending.items():
             self.end_session(out, member_id, session)
+
+    # --- what all kinds of groups are asked ---------------------------------------------------------------------------
+
+    def may_commit(self, claim: CommitClaim) -> ErrorCode:
+        """In a group without members anyone may who claims no generation."""
+        if claim.epoch < 0 and self.state is GroupState.EMPTY:
+            return ErrorCode.NONE
+        if claim.epoch >= 0 or claim.member_id or claim.instance_id is not None:
+            error = self.check_member(claim.member_id, claim.instance_id)
+            if error != ErrorCode.NONE:
+                return error
+            if claim.epoch != self.generation:
+                return ErrorCode.ILLEGAL_GENERATION
+        elif not claim.is_transactional and self.state is not GroupState.EMPTY:
+            # Producers older than KIP-447 commit into active groups without saying who they are; consumers may not.
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        if not claim.is_transactional and self.state is GroupState.COMPLETING_REBALANCE:
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        return ErrorCode.NONE
+
+    def committed_by(self, out: Outcome, member_id: str, at: Now) -> None:
+        member = self.members.get(member_id)
+        if member is not None and self.state in (GroupState.STABLE, GroupState.PREPARING_REBALANCE):
+            self.heard_from(out, member, at)
+
+    def may_delete_offsets(self) -> ErrorCode:
+        if self.state is not GroupState.EMPTY and not self.is_consumer_group:
+            return ErrorCode.NON_EMPTY_GROUP
+        return ErrorCode.NONE
+
+    def unwanted_since_ms(self, offset: CommittedOffset) -> int | None:
+        """Kafka's rule: what counts is since when nobody could want the offset."""
+        if self.protocol_type is None:
+            return offset.commit_timestamp_ms  # nobody ever joined: only commits tell that someone is there
+        if self.state is GroupState.EMPTY:
+            return offset.commit_timestamp_ms if self.state_timestamp_ms is None else self.state_timestamp_ms
+        if self.state is GroupState.STABLE and self.is_consumer_group and self.subscribed is not None:
+            return offset.commit_timestamp_ms
+        return None
+
+    def tombstones(self) -> list[CoordinatorRecord]:
+        return [group_tombstone(self)]
+
+    def give_up(self, out: Outcome) -> None:
+        self.cancel_timers(out)
+        for member in self.members.values():
+            waiting = self.set_join(member, None)
+            if waiting is not None:
+                answers.join_error(out, waiting, ErrorCode.NOT_COORDINATOR, member.member_id)
+            if member.sync is not None:
+                answers.sync_error(out, member.sync, ErrorCode.NOT_COORDINATOR)
+                member.sync = None

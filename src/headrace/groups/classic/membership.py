@@ -9,13 +9,13 @@ from functools import partial
 
 from headrace.coordination import STORED_TEXT_BYTES_MAX, Caller, Now, is_storable
 from headrace.errors import ErrorCode
-from headrace.groups import answers
+from headrace.groups.classic import answers
+from headrace.groups.classic.rebalance import Rebalances
+from headrace.groups.classic.records import group_record, new_group_record
+from headrace.groups.classic.state import ClassicGroup, GroupState, Member, MemberSession, Protocols
 from headrace.groups.config import GroupConfig
 from headrace.groups.outcome import Outcome, nothing_written, one_record
-from headrace.groups.rebalance import Rebalances
-from headrace.groups.records import group_record, new_group_record
 from headrace.groups.shards import Shards
-from headrace.groups.state import Group, GroupState, Member, MemberSession, Protocols
 from headrace.protocol.messages.heartbeat import HeartbeatRequest
 from headrace.protocol.messages.join_group import JoinGroupRequest
 from headrace.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity, MemberResponse
@@ -44,7 +44,7 @@ class GroupMemberships:
         if not _is_storable(caller, request):
             answers.join_error(out, caller, ErrorCode.INVALID_REQUEST, request.member_id)
             return
-        group = self._shards.groups.get(request.group_id)
+        group = self._shards.classic(request.group_id)
         is_new_group = group is None
         if group is None:
             if request.member_id != NO_MEMBER_ID:
@@ -65,7 +65,7 @@ class GroupMemberships:
             elif request.member_id in group.pending:
                 self._rebalances.drop_pending(out, group, request.member_id)
                 self._rebalances.complete_if_joined(out, group, at)
-        elif group.state is GroupState.DEAD:
+        elif group.is_dead:
             answers.join_error(out, caller, ErrorCode.COORDINATOR_NOT_AVAILABLE, request.member_id)
         elif not group.supports(request.protocol_type, [protocol.name for protocol in request.protocols]):
             answers.join_error(out, caller, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, request.member_id)
@@ -76,7 +76,7 @@ class GroupMemberships:
         if is_new_group and not out.effects:
             out.effects.append(one_record(new_group_record(group), nothing_written, partial(self._not_created, group)))
 
-    def _accepts(self, group: Group, member_id: str) -> bool:
+    def _accepts(self, group: ClassicGroup, member_id: str) -> bool:
         member = group.members.get(member_id)
         if group.state is GroupState.PREPARING_REBALANCE:
             # Those who wait are counted, not all members: so a group above the limit shrinks as it rejoins.
@@ -85,7 +85,7 @@ class GroupMemberships:
             return member is not None or len(group.members) < self._config.max_size
         return True
 
-    def _not_created(self, group: Group, out: Outcome, error: ErrorCode, at: Now) -> None:
+    def _not_created(self, group: ClassicGroup, out: Outcome, error: ErrorCode, at: Now) -> None:
         """The new group is not in the log. Once it has had a generation, its next record stands for it."""
         if not self._shards.is_live(group) or group.generation > 0:
             return
@@ -95,7 +95,9 @@ class GroupMemberships:
                 answers.join_error(out, waiting, error, NO_MEMBER_ID)
         self._shards.remove(out, group)
 
-    def _join_without_id(self, out: Outcome, caller: Caller, request: JoinGroupRequest, group: Group, at: Now) -> None:
+    def _join_without_id(
+        self, out: Outcome, caller: Caller, request: JoinGroupRequest, group: ClassicGroup, at: Now
+    ) -> None:
         instance_id = request.group_instance_id
         prefix = (caller.client_id or "") if instance_id is None else instance_id
         member_id = f"{prefix}-{uuid.UUID(int=self._rng.getrandbits(128), version=4)}"
@@ -113,7 +115,9 @@ class GroupMemberships:
         else:
             self._add(out, caller, request, group, member_id, at)
 
-    def _join_with_id(self, out: Outcome, caller: Caller, request: JoinGroupRequest, group: Group, at: Now) -> None:
+    def _join_with_id(
+        self, out: Outcome, caller: Caller, request: JoinGroupRequest, group: ClassicGroup, at: Now
+    ) -> None:
         member_id = request.member_id
         if member_id in group.pending and request.group_instance_id is None:
             self._add(out, caller, request, group, member_id, at)
@@ -137,7 +141,7 @@ class GroupMemberships:
             self._rebalances.prepare_or_complete(out, group, at, f"{who} {member_id} rejoins{_because(request.reason)}")
 
     def _add(
-        self, out: Outcome, caller: Caller, request: JoinGroupRequest, group: Group, member_id: str, at: Now
+        self, out: Outcome, caller: Caller, request: JoinGroupRequest, group: ClassicGroup, member_id: str, at: Now
     ) -> None:
         member = Member(
             member_id,
@@ -156,7 +160,9 @@ class GroupMemberships:
         group.keep_alive(out, member_id, member.session, at.monotonic_ms + self._config.new_member_join_timeout_ms)
         self._rebalances.prepare_or_complete(out, group, at, f"member {member_id} joins{_because(request.reason)}")
 
-    def _update(self, out: Outcome, caller: Caller, request: JoinGroupRequest, group: Group, member: Member) -> None:
+    def _update(
+        self, out: Outcome, caller: Caller, request: JoinGroupRequest, group: ClassicGroup, member: Member
+    ) -> None:
         group.update(member, _protocols(request), _rebalance_timeout_ms(caller, request), request.session_timeout_ms)
         before = group.set_join(member, caller)
         if before is not None:
@@ -170,7 +176,7 @@ class GroupMemberships:
         out: Outcome,
         caller: Caller,
         request: JoinGroupRequest,
-        group: Group,
+        group: ClassicGroup,
         member: Member,
         new_id: str,
         at: Now,
@@ -186,7 +192,7 @@ class GroupMemberships:
             member.sync = None
         group.end_session(out, old_id, member.session)
         group.rename(member, new_id)
-        self._rebalances.keep_alive(out, group, member, at)
+        group.heard_from(out, member, at)
         self._update(out, caller, request, group, member)
         if group.state is GroupState.STABLE and group.select_protocol() == group.protocol_name:
             assignments = {m.member_id: m.assignment for m in group.members.values()}
@@ -200,7 +206,7 @@ class GroupMemberships:
         else:
             self._rebalances.complete_if_joined(out, group, at)
 
-    def _still_waits(self, group: Group, generation: int, member: Member, caller: Caller) -> bool:
+    def _still_waits(self, group: ClassicGroup, generation: int, member: Member, caller: Caller) -> bool:
         """Whether nothing came between. If a rebalance did, the join waits for its end like all others."""
         return (
             self._shards.is_live(group)
@@ -212,7 +218,7 @@ class GroupMemberships:
 
     def _static_kept(
         self,
-        group: Group,
+        group: ClassicGroup,
         generation: int,
         member: Member,
         caller: Caller,
@@ -229,11 +235,11 @@ class GroupMemberships:
         else:
             # Older clients would assign anew if they were told that they lead: they are told the old id instead.
             answers.join_answer(out, caller, group, member.member_id, with_members=False, leader=old_leader)
-        self._rebalances.keep_alive(out, group, member, at)
+        group.heard_from(out, member, at)
 
     def _static_not_kept(
         self,
-        group: Group,
+        group: ClassicGroup,
         generation: int,
         member: Member,
         caller: Caller,
@@ -251,14 +257,14 @@ class GroupMemberships:
         group.end_session(out, member.member_id, member.session)
         group.rename(member, old_id)
         group.leader = old_leader
-        self._rebalances.keep_alive(out, group, member, at)
+        group.heard_from(out, member, at)
         answers.join_error(out, caller, error, NO_MEMBER_ID)
 
     # --- sync ---------------------------------------------------------------------------------------------------------
 
     def sync(self, out: Outcome, caller: Caller, request: SyncGroupRequest, at: Now) -> None:
-        group = self._shards.groups.get(request.group_id)
-        if group is None or group.state is GroupState.EMPTY:
+        group = self._shards.classic(request.group_id)
+        if group is None or (group.state is GroupState.EMPTY and not group.is_dead):
             answers.sync_error(out, caller, ErrorCode.UNKNOWN_MEMBER_ID)
             return
         error = _check_sync(group, request)
@@ -284,7 +290,7 @@ class GroupMemberships:
             lost = partial(self._assignment_not_stored, group, group.generation)
             out.effects.append(one_record(group_record(group, assignments), stored, lost))
 
-    def _awaits_storing(self, group: Group, generation: int) -> bool:
+    def _awaits_storing(self, group: ClassicGroup, generation: int) -> bool:
         """Whether the assignment still counts: someone may have joined or gone while it was written."""
         return (
             self._shards.is_live(group)
@@ -293,7 +299,7 @@ class GroupMemberships:
         )
 
     def _assignment_stored(
-        self, group: Group, generation: int, assignments: Mapping[str, bytes], out: Outcome, at: Now
+        self, group: ClassicGroup, generation: int, assignments: Mapping[str, bytes], out: Outcome, at: Now
     ) -> None:
         if not self._awaits_storing(group, generation):
             return
@@ -303,7 +309,9 @@ class GroupMemberships:
         group.transition(GroupState.STABLE, at.wall_ms)
         self._rebalances.hand_out(out, group, at)
 
-    def _assignment_not_stored(self, group: Group, generation: int, out: Outcome, error: ErrorCode, at: Now) -> None:
+    def _assignment_not_stored(
+        self, group: ClassicGroup, generation: int, out: Outcome, error: ErrorCode, at: Now
+    ) -> None:
         if not self._awaits_storing(group, generation):
             return
         group.storing = None
@@ -312,9 +320,9 @@ class GroupMemberships:
 
     # --- heartbeat and leave ------------------------------------------------------------------------------------------
 
-    def heartbeat(self, out: Outcome, group: Group, request: HeartbeatRequest, at: Now) -> ErrorCode:
+    def heartbeat(self, out: Outcome, group: ClassicGroup, request: HeartbeatRequest, at: Now) -> ErrorCode:
         """The hot call: one look-up, and a deadline moved."""
-        if group.state is GroupState.DEAD:
+        if group.is_dead:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         error = group.check_member(request.member_id, request.group_instance_id)
         if error != ErrorCode.NONE:
@@ -322,7 +330,7 @@ class GroupMemberships:
         if request.generation_id != group.generation:
             return ErrorCode.ILLEGAL_GENERATION
         member = group.members[request.member_id]
-        group.keep_alive(out, member.member_id, member.session, at.monotonic_ms + member.session_timeout_ms)
+        group.heard_from(out, member, at)
         if group.state is GroupState.PREPARING_REBALANCE:
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE
@@ -330,10 +338,10 @@ class GroupMemberships:
     def leave(self, out: Outcome, caller: Caller, request: LeaveGroupRequest, at: Now) -> None:
         several = caller.api_version >= LEAVE_SEVERAL_VERSION
         leaving = request.members if several else [MemberIdentity(member_id=request.member_id)]
-        group = self._shards.groups.get(request.group_id)
+        group = self._shards.classic(request.group_id)
         if group is None:
             errors = [ErrorCode.UNKNOWN_MEMBER_ID] * len(leaving)
-        elif group.state is GroupState.DEAD:
+        elif group.is_dead:
             out.reply(caller, LeaveGroupResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE))
             return
         else:
@@ -357,7 +365,7 @@ class GroupMemberships:
         else:
             out.reply(caller, LeaveGroupResponse(error_code=errors[0]))
 
-    def _leave_one(self, out: Outcome, group: Group, who: MemberIdentity) -> ErrorCode:
+    def _leave_one(self, out: Outcome, group: ClassicGroup, who: MemberIdentity) -> ErrorCode:
         member_id = who.member_id
         if member_id == NO_MEMBER_ID:
             # An administrator names a static member by its instance alone.
@@ -404,8 +412,8 @@ def _rebalance_timeout_ms(caller: Caller, request: JoinGroupRequest) -> int:
     return request.session_timeout_ms if caller.api_version == 0 else request.rebalance_timeout_ms
 
 
-def _check_sync(group: Group, request: SyncGroupRequest) -> ErrorCode:
-    if group.state is GroupState.DEAD:
+def _check_sync(group: ClassicGroup, request: SyncGroupRequest) -> ErrorCode:
+    if group.is_dead:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     error = group.check_member(request.member_id, request.group_instance_id)
     if error != ErrorCode.NONE:

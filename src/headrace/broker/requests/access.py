@@ -1,0 +1,136 @@
+"""Who asks on a connection, what they may, and what they have used: asked once, and again when the rules have changed.
+
+An `Authorizer` decides, and `Rights` remembers what it decided for one principal and host, so a request of the common
+shapes is checked with one look into a dictionary. What depends on a principal's rights and is kept (an answer, a place
+to append to) is kept under `Rights.key`, which is another one after every change of the rules. Without an authorizer
+everything is allowed, and all principals share one key.
+
+A `Meter` is what quotas count for one client. It is added to after the answer; a client that is over its bounds goes
+the long way (`RequestPipeline.begin`), where `throttled` says for how long it has to be quiet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from headrace.broker.requests.rights import CLUSTER_NAME, Operation, Resource
+
+# Whoever has not said who it is.
+ANONYMOUS: Final = "User:ANONYMOUS"
+# How many principals (from different hosts) are remembered, and how many verdicts for each.
+RIGHTS_MAX = 10_000
+VERDICTS_MAX = 10_000
+
+
+class Authorizer(Protocol):
+    @property
+    def rules_version(self) -> int:
+        """Another one whenever a verdict may be another than before."""
+
+    def verdict(self, principal: str, host: str, operation: Operation, resource: Resource, name: str) -> bool:
+        """Whether the principal ("User:alice") may do this from that host. It does not wait, and has no side effects
+        but a line in a log."""
+
+
+class Meter(Protocol):
+    """What one client (a principal, a client id, or both) has used lately."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether a bound is exceeded now: then `throttled` is asked."""
+
+    def produced(self, nbytes: int) -> None: ...
+    def fetched(self, nbytes: int) -> None: ...
+    def worked(self, seconds: float) -> None:
+        """So much of the broker's time went into requests."""
+
+
+# The meter of a principal and a client id; None where no quota is set for it. It is asked again when `quotas_version`
+# has changed.
+MeterOf = Callable[[str, "str | None"], "Meter | None"]
+
+
+# Compared with others, and nothing else.
+RightsKey = tuple[int, Authorizer, str, str] | None
+
+
+class Rights:
+    """What one principal may do from one host."""
+
+    __slots__ = ("_access", "_verdicts", "host", "key", "principal")
+
+    def __init__(self, access: Access, principal: str, host: str) -> None:
+        self._access = access
+        self.principal = principal
+        self.host = host
+        self._verdicts: dict[tuple[Operation, Resource, str], bool] = {}
+        #: What may be kept for this principal is kept under it. Ask `current_key()`.
+        self.key: RightsKey = None
+        self.current_key()
+
+    def current_key(self) -> RightsKey:
+        """Equal as long as every verdict is as it was; None where nobody is checked."""
+        authorizer = self._access.authorizer
+        if authorizer is None:
+            if self.key is not None:
+                self.key = None
+                self._verdicts.clear()
+            return None
+        version = authorizer.rules_version
+        key = self.key
+        if key is None or key[0] != version or key[1] is not authorizer:
+            self._verdicts.clear()
+            key = self.key = (version, authorizer, self.principal, self.host)
+        return key
+
+    def may(self, operation: Operation, resource: Resource, name: str) -> bool:
+        if self.current_key() is None:
+            return True
+        wanted = (operation, resource, name)
+        verdict = self._verdicts.get(wanted)
+        if verdict is None:
+            authorizer = self._access.authorizer
+            assert authorizer is not None
+            verdict = authorizer.verdict(self.principal, self.host, operation, resource, name)
+            if len(self._verdicts) >= VERDICTS_MAX:
+                self._verdicts.clear()
+            self._verdicts[wanted] = verdict
+        return verdict
+
+    def may_on_cluster(self, operation: Operation) -> bool:
+        return self.may(operation, Resource.CLUSTER, CLUSTER_NAME)
+
+
+class Access:
+    """What security plugs into: who is checked, and by whom."""
+
+    def __init__(self) -> None:
+        #: None: everyone may do everything.
+        self.authorizer: Authorizer | None = None
+        #: None: nothing is counted. Set with it, and raised whenever a client's meter may be another.
+        self.meter_of: MeterOf | None = None
+        self.quotas_version = 0
+        #: The listeners on which a client has to say who it is before anything else.
+        self.authenticated_listeners: frozenset[str] = frozenset()
+        #: The listeners that brokers use among themselves.
+        self.broker_listeners: frozenset[str] = frozenset()
+        self._rights: dict[tuple[str, str], Rights] = {}
+
+    def begin(self, listener: str, host: str) -> Rights | None:
+        """Whose rights a new connection has; None until it has said who it is."""
+        return None if listener in self.authenticated_listeners else self.rights(ANONYMOUS, host)
+
+    def rights(self, principal: str, host: str) -> Rights:
+        found = self._rights.get((principal, host))
+        if found is None:
+            if len(self._rights) >= RIGHTS_MAX:
+                self._rights.clear()  # connections keep their own
+            found = self._rights[principal, host] = Rights(self, principal, host)
+        return found
+
+    def is_broker(self, listener: str, rights: Rights | None) -> bool:
+        """Whether another broker may be believed to ask: by where it came in, and what its principal may."""
+        return (
+            listener in self.broker_listeners and rights is not None and rights.may_on_cluster(Operation.CLUSTER_ACTION)
+        )

@@ -1,0 +1,1 @@
+"""Groups of the classic protocol: members wait for each other, and their leader assigns."""

@@ -3,6 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+
+_NAMES_SHOWN = 3
+
+
+def some(names: Sequence[str]) -> str:
+    """A few of them, and how many more there are."""
+    more = len(names) - _NAMES_SHOWN
+    return ", ".join(names[:_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def plural(number: int, noun: str) -> str:

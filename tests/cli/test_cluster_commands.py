@@ -37,8 +37,27 @@ def test_a_plan_is_made_run_and_undone(headrace: Command, topic: str, tmp_path: 
     assert json.loads(headrace("reassign", "plan", topic).out)["partitions"] == []
     file = tmp_path / "plan.json"
     file.write_text(json.dumps({"version": 1, "partitions": [{"topic": topic, "partition": 0, "replicas": [1]}]}))
-    assert headrace("reassign", "run", str(file)).code == Exit.OK
+    run = headrace("reassign", "run", str(file))
+    assert run.code == Exit.OK
+    undo = tmp_path / "plan.undo.json"
+    assert f"To undo it: headrace reassign run {undo}\n" in run.err
+    assert json.loads(undo.read_text())["partitions"] == [{"topic": topic, "partition": 0, "replicas": [1]}]
+    assert headrace("reassign", "run", str(undo)).code == Exit.OK
     assert "nothing is being moved" in headrace("reassign", "cancel").err
+
+
+def test_the_plan_that_undoes_another_is_never_written_over(headrace: Command, topic: str, tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps({"version": 1, "partitions": [{"topic": topic, "partition": 0, "replicas": [1]}]}))
+    assert headrace("reassign", "run", str(file)).code == Exit.OK
+    (tmp_path / "plan.undo.json").write_text("precious")
+    assert "plan.undo2.json" in headrace("reassign", "run", str(file)).err
+    assert (tmp_path / "plan.undo.json").read_text() == "precious"
+    for where, why in (("plan.undo.json", "exists already"), ("no/such/place", "No such file")):
+        refused = headrace("reassign", "run", str(file), "--undo", str(tmp_path / where))
+        assert refused.code == Exit.USAGE
+        assert why in refused.err
+        assert "nothing was moved" in refused.err
 
 
 @pytest.mark.slow

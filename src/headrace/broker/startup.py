@@ -304,7 +304,10 @@ def fate_of(broker: Broker, partition: TopicPartition, topic_id: bytes | None) -
 
 async def _adopt_all(broker: Broker) -> dict[TopicPartition, Log]:
     found = await broker.runtime.offload(broker.directories.scan)
-    logs = await broker.directories.open_logs_in_parallel(broker.log_config)
+    partitions = {entry.partition for entry in found}
+    logs = await broker.directories.open_logs_in_parallel(
+        broker.log_config, lambda partition, _: LogFate.OPENED if partition in partitions else LogFate.SET_ASIDE
+    )
     if found:
         await broker.metadata.change(lambda image: adopt(broker, found, logs))
         for partition, opened in logs.items():

@@ -10,7 +10,7 @@ from headrace.client.admin import Admin, LogDirDescription
 from headrace.words import plural
 
 
-def describe(features: bool, as_json: bool, target: Target) -> None:
+def show(features: bool, as_json: bool, target: Target) -> None:
     """Print it, as tables or as JSON."""
     with target.admin() as admin:
         document = _document(admin)

@@ -1,4 +1,4 @@
-"""`headrace cluster status`: one screen of a cluster on this machine; with --watch, and what changed, as it heals."""
+"""`headrace cluster status`: one screen of a cluster, here or elsewhere; with --watch, also what changes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from headrace.cli.local_cluster import Health, LocalCluster
-from headrace.cli.options import plain_kernels
+from headrace.cli.local_cluster import Health, LocalBroker, LocalCluster
+from headrace.cli.options import Target, admin_for, plain_kernels
 from headrace.cli.output import Column, count, print_json, size, styled, table
 from headrace.client.admin import Admin
 from headrace.errors import HeadraceError
@@ -21,11 +21,47 @@ _EVENTS_KEPT = 12
 _TROUBLED_SHOWN = 8
 
 
-def watch(cluster: LocalCluster, *, follow: bool, as_json: bool) -> None:
+@dataclass(slots=True)
+class Here:
+    """A cluster on this machine: of its processes the system knows more than its brokers say."""
+
+    cluster: LocalCluster
+
+    @property
+    def bootstrap(self) -> str:
+        return self.cluster.bootstrap
+
+    def config(self) -> dict[str, Any]:
+        return {"bootstrap.servers": self.bootstrap, "client.id": "headrace-cli"}
+
+    def processes(self) -> dict[int, LocalBroker]:
+        self.cluster = LocalCluster.load(self.cluster.directory)
+        return {broker.id: broker for broker in self.cluster.brokers}
+
+
+@dataclass(slots=True)
+class Elsewhere:
+    """Any other cluster: its brokers are what they say of one another."""
+
+    target: Target
+
+    @property
+    def bootstrap(self) -> str:
+        return self.target.servers
+
+    def config(self) -> dict[str, Any]:
+        return self.target.config()
+
+
+Watched = Here | Elsewhere
+
+
+def watch(watched: Watched, *, follow: bool, as_json: bool) -> None:
     """Show it once, or until Ctrl-C."""
-    with plain_kernels(), Admin(_config(cluster), default_api_timeout_ms=int(_ANSWER_S * 1000)) as admin:
+    config = watched.config() | {"reconnect.backoff.max.ms": 500}
+    with plain_kernels(), admin_for(config, _ANSWER_S) as admin:
         if not follow:
-            document = _document(cluster, admin)
+            document = _document(watched, admin)
             print_json(document) if as_json else print("\n".join(_screen(document)))
             return
         from rich.console import Console
@@ -35,27 +71,22 @@ def watch(cluster: LocalCluster, *, follow: bool, as_json: bool) -> None:
         changes = _Changes()
         with Live(console=Console(), screen=False, auto_refresh=False) as live:
             while True:
-                cluster = LocalCluster.load(cluster.directory)
-                document = _document(cluster, admin)
+                document = _document(watched, admin)
                 changes.look(document)
                 lines = [*_screen(document), "", *changes.events]
                 live.update(Text.from_ansi("\n".join(lines)), refresh=True)
                 time.sleep(_WATCH_S)
 
 
-def _config(cluster: LocalCluster) -> dict[str, Any]:
-    return {"bootstrap.servers": cluster.bootstrap, "client.id": "headrace-cli", "reconnect.backoff.max.ms": 500}
-
-
-def _document(cluster: LocalCluster, admin: Admin) -> dict[str, Any]:
+def _document(watched: Watched, admin: Admin) -> dict[str, Any]:
     """All that is known: processes from the system, the rest from whichever broker answers."""
-    processes = {broker.id: broker for broker in cluster.brokers}
-    found: dict[str, Any] = {"bootstrap": cluster.bootstrap, "controller": None, "error": None, "partitions": []}
-    nodes: set[int] = set()
-    if any(broker.health is Health.RUNNING for broker in cluster.brokers):
+    processes = watched.processes() if isinstance(watched, Here) else None
+    found: dict[str, Any] = {"bootstrap": watched.bootstrap, "controller": None, "error": None, "partitions": []}
+    nodes: dict[int, str] = {}
+    if processes is None or any(broker.health is Health.RUNNING for broker in processes.values()):
         try:
             described = admin.describe_cluster()
-            nodes = {node.id for node in described.nodes}
+            nodes = {node.id: f"{node.host}:{node.port}" for node in described.nodes}
             found["controller"] = None if described.controller is None else described.controller.id
             topics = admin.describe_topics(admin.list_topics(list_internal=True)).ok
             found["partitions"] = [
@@ -75,21 +106,30 @@ def _document(cluster: LocalCluster, admin: Admin) -> dict[str, Any]:
     partitions = found["partitions"]
     found["under_replicated"] = sum(len(entry["isr"]) < len(entry["replicas"]) for entry in partitions)
     found["leaderless"] = sum(entry["leader"] is None for entry in partitions)
+    # Elsewhere, a broker that is gone is one that holds replicas and is not in the cluster.
+    known = processes or {*nodes, *(node for entry in partitions for node in entry["replicas"])}
     found["brokers"] = [
         {
-            "id": broker.id,
-            "address": broker.address,
-            "process": broker.health.value,
-            "registered": broker.id in nodes,
-            "controller": found["controller"] == broker.id,
-            "leads": sum(entry["leader"] == broker.id for entry in partitions),
-            "in_sync": sum(broker.id in entry["isr"] for entry in partitions),
-            "replicas": sum(broker.id in entry["replicas"] for entry in partitions),
-            "memory_bytes": _memory_bytes(broker.pid) if broker.health is not Health.DEAD else None,
+            "id": number,
+            "address": nodes.get(number),
+            "process": None,
+            "registered": number in nodes,
+            "controller": found["controller"] == number,
+            "leads": sum(entry["leader"] == number for entry in partitions),
+            "in_sync": sum(number in entry["isr"] for entry in partitions),
+            "replicas": sum(number in entry["replicas"] for entry in partitions),
+            "memory_bytes": None,
         }
-        for broker in processes.values()
+        | (_of_process(processes[number]) if processes else {})
+        for number in sorted(known)
     ]
     return found
+
+
+def _of_process(broker: LocalBroker) -> dict[str, Any]:
+    health = broker.health
+    memory = None if health is Health.DEAD else _memory_bytes(broker.pid)
+    return {"address": broker.address, "process": health.value, "memory_bytes": memory}
 
 
 def _memory_bytes(pid: int) -> int | None:
@@ -104,19 +144,21 @@ _STATE_STYLES = {"running": "32", "paused": "33", "dead": "31"}
 
 
 def _screen(document: dict[str, Any]) -> list[str]:
+    process = Column("process", "PROCESS", style=lambda state: _STATE_STYLES.get(state, ""))
+    memory = Column("memory_bytes", "MEMORY", size)
+    has_processes = any(broker["process"] for broker in document["brokers"])
     columns = [
         Column("id", "BROKER"),
         Column("address", "ADDRESS"),
-        Column("process", "PROCESS", style=lambda state: _STATE_STYLES.get(state, "")),
+        *([process] if has_processes else []),
         Column("registered", "IN CLUSTER"),
         Column("controller", "CONTROLLER"),
         Column("leads", "LEADS", count),
         Column("in_sync", "IN SYNC", count),
         Column("replicas", "REPLICAS", count),
-        Column("memory_bytes", "MEMORY", size),
+        *([memory] if has_processes else []),
     ]
-    lines = table(document["brokers"], columns)
-    lines.append("")
+    lines = [*table(document["brokers"], columns), ""] if document["brokers"] else []
     if document["error"] is not None:
         lines.append(styled(document["error"], "31"))
         return lines

@@ -8,6 +8,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -19,11 +21,17 @@ from enum import Enum
 from importlib import import_module
 from pathlib import Path
 
+from headrace.cli.options import unreachable
 from headrace.cli.output import CommandError, usage
 from headrace.cli.start import default_directory
+from headrace.words import some
 
 BROKERS_MAX = 32
+PORT_MAX = 65_535
 _STATE_FILE = "cluster.json"
+_PARTS = ("metadata", "zookeeper")
+"""What brokers share, in the cluster's directory."""
+_PROBE_S = 3.0
 _START_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 60.0
 _LOOK_S = 0.02
@@ -76,6 +84,8 @@ class LocalCluster:
     zookeeper_pid: int = 0
     zookeeper_started: int = 0
     overrides: dict[str, str] = field(default_factory=dict)
+    adopts: bool = False
+    """Whether the brokers may keep their data beside what is not theirs."""
 
     @staticmethod
     def default_directory() -> Path:
@@ -88,8 +98,8 @@ class LocalCluster:
             document = json.loads((directory / _STATE_FILE).read_text("utf-8"))
         except FileNotFoundError:
             raise CommandError(
-                f"there is no cluster in {directory}: start one with `headrace cluster start`, or name its directory "
-                "with --dir"
+                f"there is no cluster in {directory}: start one with `{cls(directory).command('start')}`, or name its "
+                "directory with --dir"
             ) from None
         document["brokers"] = [LocalBroker(**entry) for entry in document["brokers"]]
         return cls(directory, **document)
@@ -105,6 +115,11 @@ class LocalCluster:
         beside = path.with_suffix(".new")
         beside.write_text(json.dumps(document, indent=2) + "\n", "utf-8")
         beside.replace(path)
+
+    def command(self, text: str) -> str:
+        """A command of `headrace cluster` for this cluster, as it is to be typed."""
+        option = "" if self.directory == self.default_directory() else f" --dir {shlex.quote(str(self.directory))}"
+        return f"headrace cluster {text}{option}"
 
     @property
     def bootstrap(self) -> str:
@@ -122,6 +137,53 @@ class LocalCluster:
         return self.directory / f"broker-{broker.id}.log"
 
     # --- starting and stopping ----------------------------------------------------------------------------------------
+
+    def check_place(self) -> None:
+        """Before it is started for the first time: its directory must not be somebody else's."""
+        path = self.directory
+        if not path.is_dir():
+            return
+        own = {_STATE_FILE, *_PARTS, *(name for broker in self.brokers for name in self._names(broker))}
+        found = sorted(name for name in os.listdir(path) if not name.startswith(".") and name != "lost+found")
+        if others := [name for name in found if name not in own]:
+            what = "is a broker's own directory" if "meta.properties" in others else "is not empty"
+            raise usage(
+                f"{path} {what} ({some(others)}). Name another with --dir, or add --adopt to keep a cluster beside that"
+            )
+
+    def _names(self, broker: LocalBroker) -> tuple[str, str]:
+        return f"broker-{broker.id}", self.log_path(broker).name
+
+    def remove(self) -> list[str]:
+        """Delete its data; gives the names of what else is in its directory, which stays, and the directory too."""
+        for name in (*_PARTS, *(name for broker in self.brokers for name in self._names(broker)), _STATE_FILE):
+            path = self.directory / name
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+        left = sorted(os.listdir(self.directory))
+        if not left:
+            self.directory.rmdir()
+        return left
+
+    def check_ports(self) -> None:
+        """A port number has 16 bits."""
+        first, last = self.brokers[0].port, max(broker.port for broker in self.brokers)
+        if last > PORT_MAX:
+            raise usage(
+                f"{len(self.brokers)} brokers from port {first} on need ports up to {last}, and the last that there is "
+                f"is {PORT_MAX}: begin with --port {PORT_MAX - (last - first)} or a lower one"
+            )
+
+    def check_zookeeper(self) -> None:
+        """Say at once when the ZooKeeper that was named is not there: a broker would wait for it, and so would we."""
+        servers = (self.zookeeper or "").partition("/")[0]
+        if problems := unreachable(servers, _PROBE_S, "--zookeeper"):
+            raise CommandError(
+                f"no ZooKeeper can be reached at {', '.join(problems)}. Start it, name another with --zookeeper, or "
+                "let --with-zookeeper start one"
+            )
 
     def start_zookeeper(self) -> None:
         """A real ZooKeeper, from the jars of pyspark."""
@@ -152,6 +214,7 @@ class LocalCluster:
         settings = self._settings(broker)
         command = [sys.executable, "-m", "headrace.cli", "start"]
         command += ["--dir", str(self.directory / f"broker-{broker.id}"), "--listen", broker.address]
+        command += ["--adopt"] if self.adopts else []
         for key, value in settings.items():
             command += ["--override", f"{key}={value}"]
         with self.log_path(broker).open("ab") as log:

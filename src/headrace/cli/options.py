@@ -77,6 +77,14 @@ class Target:
     timeout_s: float
     settings: Mapping[str, str] = field(repr=False)
     """By Kafka's names; there may be secrets among them."""
+    is_named: bool = True
+    """Whether somebody said which cluster it is; otherwise it is the one that is usual on a machine."""
+
+    @property
+    def option(self) -> str:
+        """What a command needs that is to talk to the same cluster and is shown to be typed."""
+        usual = os.environ.get(BOOTSTRAP_VARIABLE) or DEFAULT_BOOTSTRAP
+        return "" if self.servers == usual else f" -b {self.servers}"
 
     def config(self) -> dict[str, Any]:
         """A client's configuration; also makes sure that someone listens, so that a wrong address is said at once."""
@@ -115,7 +123,7 @@ def target_of(
     _check_names(given, from_file)
     servers = bootstrap or settings.pop(_SERVERS, None) or settings.pop("metadata.broker.list", None)
     settings.pop(_SERVERS, None)
-    return Target(servers or DEFAULT_BOOTSTRAP, timeout_s, settings)
+    return Target(servers or DEFAULT_BOOTSTRAP, timeout_s, settings, is_named=bool(servers))
 
 
 def targeted(function: Callable[..., None]) -> Callable[..., None]:
@@ -221,8 +229,20 @@ def pairs(texts: Sequence[str], option: str) -> dict[str, str]:
 
 def check_reachable(bootstrap: str, timeout_s: float, flag: str = "--bootstrap-server") -> None:
     """Raise when none of the servers takes a connection. `flag` is the option that they were named by."""
+    problems = unreachable(bootstrap, timeout_s, flag)
+    if not problems:
+        return
+    other = f"{flag} (-b) or {BOOTSTRAP_VARIABLE}" if flag == "--bootstrap-server" else flag
+    raise CommandError(
+        f"no broker can be reached at {', '.join(problems)}. Start one with `headrace start`, or name another "
+        f"with {other}"
+    )
+
+
+def unreachable(servers: str, timeout_s: float, flag: str) -> list[str]:
+    """Why each of the servers takes no connection; nothing when one does."""
     problems = []
-    for server in filter(None, (part.strip() for part in bootstrap.split(","))):
+    for server in filter(None, (part.strip() for part in servers.split(","))):
         try:
             host, port = parse_address(server)
         except (ConfigError, ValueError):
@@ -232,12 +252,8 @@ def check_reachable(bootstrap: str, timeout_s: float, flag: str = "--bootstrap-s
         except OSError as error:
             problems.append(f"{server} ({error.strerror or 'no answer'})")
         else:
-            return
-    other = f"{flag} (-b) or {BOOTSTRAP_VARIABLE}" if flag == "--bootstrap-server" else flag
-    raise CommandError(
-        f"no broker can be reached at {', '.join(problems)}. Start one with `headrace start`, or name another "
-        f"with {other}"
-    )
+            return []
+    return problems
 
 
 @contextlib.contextmanager

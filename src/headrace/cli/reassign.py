@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -73,6 +74,10 @@ def run(
     throttle: Annotated[
         float | None, typer.Option("--throttle", min=0.001, metavar="MB/S", help="At most so fast, per broker.")
     ] = None,
+    undo: Annotated[
+        Path | None,
+        typer.Option("--undo", metavar="FILE", help="Where the plan goes that undoes it [beside FILE: *.undo.json]."),
+    ] = None,
     *,
     target: Target,
 ) -> None:
@@ -83,7 +88,8 @@ def run(
         missing = sorted(set(wanted) - set(current))
         if missing:
             raise usage(f"{file} names partitions that do not exist: {', '.join(map(str, missing))}")
-        note("To undo it, keep this: " + json.dumps(_document({p: current[p] for p in wanted})))
+        kept = _write_undo(file, undo, {partition: current[partition] for partition in wanted})
+        note(f"To undo it: headrace reassign run {shlex.quote(str(kept))}{target.option}")
         if throttle is not None:
             _throttle(admin, current, wanted, int(throttle * 1_000_000))
         results = admin.alter_partition_reassignments(wanted)
@@ -191,6 +197,26 @@ def _read(file: Path) -> Assignment:
     if not found:
         raise usage(f"{file} names no partitions")
     return found
+
+
+def _write_undo(plan: Path, undo: Path | None, assignment: Assignment) -> Path:
+    """Write the plan that leads back, before anything is moved. No file is overwritten: an older one may be needed."""
+    text = json.dumps(_document(assignment), indent=2) + "\n"
+    stem = Path("reassign") if str(plan) == "-" else plan.with_suffix("")
+    names = [undo] if undo else [stem.with_name(f"{stem.name}.undo{number}.json") for number in ("", *range(2, 1_000))]
+    for path in names:
+        try:
+            with path.open("x", encoding="utf-8") as file:
+                file.write(text)
+            return path
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise usage(
+                f"the plan to undo this cannot be written to {path} ({error.strerror}), so nothing was moved; name "
+                "another file with --undo"
+            ) from error
+    raise usage(f"{names[-1]} exists already, so nothing was moved; name another file with --undo")
 
 
 def _partition(text: str) -> TopicPartition:

@@ -8,12 +8,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import ipaddress
 import logging
 import os
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from headrace.cli.exits import Exit
 from headrace.config import ConfigError, RawValue, parse_properties
 from headrace.runtime.collecting import keep_frozen
 from headrace.runtime.signals import Asked, StopRequests, stop_signals
-from headrace.words import visible
+from headrace.words import some, visible
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -46,6 +47,8 @@ def start(arguments: Sequence[str]) -> int:
     set_up_logging(options.log_level)
     try:
         settings = read_settings(options)
+        if not options.adopt:
+            check_directories(settings)
     except ConfigError as error:
         return _refuse(error)
     return run_broker(settings)
@@ -60,7 +63,7 @@ def parser() -> argparse.ArgumentParser:
         "the logs).",
         epilog="Values are taken from --override first, then from --dir and --listen, then from --config, then from "
         "the defaults of Kafka. Exit codes: 0 stopped cleanly, 1 could not start (directory locked, port in use, "
-        "disk), 2 a wrong option or value.",
+        "disk) or another broker took its number, 2 a wrong option or value.",
     )
     found.add_argument("--dir", metavar="DIR", help=f"where the data is kept (default: {default_directory()})")
     found.add_argument(
@@ -75,6 +78,9 @@ def parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         help="a broker setting, over the file's; may be given several times",
+    )
+    found.add_argument(
+        "--adopt", action="store_true", help="keep the data beside what else is in the directory, which is left alone"
     )
     found.add_argument("--log-level", choices=LEVELS, default="info", help="what is worth a line (default: info)")
     return found
@@ -101,6 +107,35 @@ def read_settings(options: argparse.Namespace) -> dict[str, RawValue]:
     if "advertised.listeners" not in settings:
         _advertise(settings)
     return settings
+
+
+def check_directories(settings: Mapping[str, RawValue]) -> None:
+    """Refuse directories that hold things, and none of them a broker's: a wrong one is easily named."""
+    from headrace.cluster.broker_config import BrokerConfig
+
+    config = BrokerConfig.parse(settings)
+    apart = config["metadata.log.dir"]
+    for path in (*config.log_dirs, *([str(apart)] if apart else [])):
+        check_directory(Path(path), "--dir")
+
+
+def check_directory(path: Path, option: str) -> None:
+    """Raise if a directory has something in it, and nothing of a broker's."""
+    from headrace.log.foreign import strangers
+    from headrace.runtime import DiskError
+    from headrace.runtime.real_disk import RealDisk
+
+    try:
+        found = strangers(RealDisk(), str(path.absolute()))
+    except DiskError:
+        return  # the broker says what is wrong with it
+    if found:
+        raise ConfigError(
+            {
+                option: f"{path} is not empty, and has no data of a broker in it, but {some(found)}. Name another "
+                "directory, or add --adopt to keep the data beside that"
+            }
+        )
 
 
 def _read_file(path: str) -> dict[str, str]:
@@ -184,6 +219,7 @@ def _in_use(error: BaseException) -> bool:
 
 async def _serve(settings: dict[str, RawValue]) -> None:
     from headrace.broker.broker import Broker
+    from headrace.broker.metadata.identity import ReplacedError
     from headrace.broker.metadata.store_patience import StartGivenUpError
     from headrace.cluster.broker_config import BrokerConfig
     from headrace.log.cleaner_process import InProcess
@@ -200,7 +236,7 @@ async def _serve(settings: dict[str, RawValue]) -> None:
     try:
         broker = Broker.from_settings(runtime, settings, compaction_worker=InProcess())
         starting = loop.create_task(broker.start())
-        waiting = loop.create_task(stopping.wait())
+        waiting = loop.create_task(_until_over(stopping, broker))
         collecting: asyncio.Task[None] | None = None
         await asyncio.wait((starting, waiting), return_when=asyncio.FIRST_COMPLETED)
         try:
@@ -211,6 +247,7 @@ async def _serve(settings: dict[str, RawValue]) -> None:
             with contextlib.suppress(StartGivenUpError):
                 await starting
             if not stopping.is_set():
+                _warn_of_everyone(broker)
                 collecting = loop.create_task(keep_frozen(lambda: len(broker.replicas.partitions)))
                 print(banner(broker), flush=True)
             await waiting
@@ -228,6 +265,18 @@ async def _serve(settings: dict[str, RawValue]) -> None:
         loop.remove_signal_handler(number)
         signal.signal(number, signal.SIG_IGN)
     logging.getLogger("headrace").info("stopped cleanly")
+    if broker.identity.replaced is not None:
+        raise ReplacedError(broker.identity.replaced)
+
+
+async def _until_over(stopping: asyncio.Event, broker: Broker) -> None:
+    """Until this process is asked to stop, or another has its broker's number."""
+    ends = [asyncio.ensure_future(event.wait()) for event in (stopping, broker.identity.was_replaced)]
+    try:
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for end in ends:
+            end.cancel()
 
 
 def _on_signal(number: int, stopping: asyncio.Event, requests: StopRequests) -> None:
@@ -266,6 +315,28 @@ def banner(broker: Broker) -> str:
         "  Ctrl-C stops it.",
     ]
     return "\n".join(lines)
+
+
+def _warn_of_everyone(broker: Broker) -> None:
+    for setting in broker.listener_settings:
+        if setting.protocol == "PLAINTEXT" and not is_loopback(setting.host):
+            logging.getLogger("headrace").warning(
+                "%s is open to everyone who can reach this machine: nobody is asked for a password, and all may read, "
+                "write and delete. For this machine alone: --listen 127.0.0.1:%d",
+                _joined(setting.host or "*", setting.port),
+                setting.port,
+            )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine itself can reach that address."""
+    if host in _ANY_ADDRESS:
+        return False
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), None)
+    except (OSError, UnicodeError):
+        return False
+    return all(ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback for *_, address in found)
 
 
 def _joined(host: str, port: int) -> str:

@@ -15,11 +15,12 @@ from headrace.log.config import LogConfig
 from headrace.log.directory import OFFSETS, Directory, LogCut, OffsetOf
 from headrace.log.directory_info import DirectoryInfo, LogInfo
 from headrace.log.directory_names import DirectoryKind, temporary_name
+from headrace.log.foreign import CLEAN_SHUTDOWN, check_place
 from headrace.log.invariants import BrokenInvariantError
 from headrace.log.log import Log
 from headrace.log.meta_properties import DirectoryMismatchError, MetaProperties
 from headrace.log.moving import Move
-from headrace.log.opening import CLEAN_SHUTDOWN, ConfigOf, FateOf, FoundLog, Name, Opening, open_all, scan
+from headrace.log.opening import ConfigOf, FateOf, FoundLog, Name, Opening, open_all, scan
 from headrace.log.producer_state import DEFAULT_EXPIRATION_MS
 from headrace.log.segment import Caches
 from headrace.runtime import Disk, DiskError, Runtime
@@ -366,6 +367,7 @@ class LogDirectories:
         self.cancel_move(partition)
         if source is target:
             raise ValueError(f"{partition} is in {path} already")
+        check_place(self._disk, target.home(partition))
         log = source.logs[partition]
         name = temporary_name(partition, self._runtime.uuid(), DirectoryKind.FUTURE)
         try:

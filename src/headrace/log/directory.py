@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 from headrace.log import checkpoints
 from headrace.log.checkpoints import DamagedCheckpointError
 from headrace.log.directory_names import DirectoryKind, temporary_name
+from headrace.log.foreign import check_place, remove_log
 from headrace.log.log import Log
 from headrace.runtime import Disk, FileMissingError, Lock, Runtime
 from headrace.topics import TopicPartition
@@ -75,6 +76,8 @@ class Directory:
     remove each."""
     doomed: list[tuple[int, str]] = field(default_factory=list)
     """Directories to be removed, and when."""
+    foreign: list[str] = field(default_factory=list)
+    """Directories that are named as a partition's and hold no log: they are neither used nor touched."""
     cuts: list[LogCut] = field(default_factory=list)
     """Those that are about to be made; of one log perhaps several, for leaders that follow one another."""
     written: dict[str, dict[TopicPartition, int]] = field(default_factory=lambda: {name: {} for name in _FILES})
@@ -128,13 +131,17 @@ class Directory:
         due = list(islice((entry for entry in self.doomed if entry[0] <= now_ms), at_most))
         for entry in due:
             with contextlib.suppress(FileMissingError):
-                runtime.disk.rmtree(entry[1])
+                remove_log(runtime.disk, entry[1])
             self.doomed.remove(entry)
         return len(due)
 
     def free(self, runtime: Runtime, partition: TopicPartition) -> None:
-        """See to it that nothing is at a partition's name, and that no checkpoint knows the name."""
+        """See to it that nothing is at a partition's name, and that no checkpoint knows the name.
+
+        KafkaStorageError: something is there that is no log.
+        """
         home = self.home(partition)
+        check_place(runtime.disk, home)
         if partition in self.leaving:
             self._rename_leaving(runtime)
         if runtime.disk.exists(home):

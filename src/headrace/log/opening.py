@@ -15,15 +15,15 @@ from headrace.log.checkpoints import DamagedCheckpointError
 from headrace.log.config import LogConfig
 from headrace.log.directory import OFFSETS, Directory, Unopened
 from headrace.log.directory_names import DirectoryKind, partition_names
+from headrace.log.foreign import CLEAN_SHUTDOWN, holds_a_log, is_foreign, is_log_file
 from headrace.log.log import Log
 from headrace.log.meta_properties import DirectoryMismatchError
 from headrace.log.segment import LOG, Caches
 from headrace.runtime import Disk, DiskError, Runtime
 from headrace.topics import TopicPartition
+from headrace.words import some
 
 logger = logging.getLogger("headrace.log")
-
-CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 
 ConfigOf = Callable[[str], LogConfig]
 Name = tuple[str, TopicPartition, DirectoryKind]
@@ -61,8 +61,8 @@ def scan(disk: Disk, directory: Directory, state: DirectoryKind = DirectoryKind.
     """The partitions' directories that are there, by their names."""
     found = []
     for name, partition, named_state in partition_names(disk, directory.path):
-        if named_state is state:
-            path = os.path.join(directory.path, name)
+        path = os.path.join(directory.path, name)
+        if named_state is state and holds_a_log(disk, path):
             found.append(FoundLog(partition, topic_id_of(disk, partition, path), path))
     return found
 
@@ -128,15 +128,18 @@ class Opening:
             if directory.offline is not None:
                 return
             path = os.path.join(directory.path, name)
-            if state is DirectoryKind.DELETE or state is DirectoryKind.FUTURE:
+            if state is DirectoryKind.PRESENT:
+                self._take(directory, path, partition)
+            elif state is not DirectoryKind.STRAY and not self._leaves_alone(directory, path, is_empty_ours=True):
                 # A deletion is finished. A move is begun anew by whoever asked for it: its source is complete.
                 directory.doomed.append((0, path))
-            elif state is DirectoryKind.PRESENT:
-                self._take(directory, path, partition)
 
     def _take(self, directory: Directory, path: str, partition: TopicPartition) -> None:
         topic_id = topic_id_of(self._disk, partition, path)
         fate = self._fate_of(partition, topic_id)
+        # With the id of a topic in it, it is a log; so no time is spent on looking.
+        if topic_id is None and self._leaves_alone(directory, path, is_empty_ours=fate is LogFate.OPENED):
+            return
         if fate is LogFate.SET_ASIDE and topic_id is None and self._is_empty(path):
             # Made by a process that ended at once; it never was anything, so there is nothing to keep.
             fate = LogFate.DELETED
@@ -156,6 +159,14 @@ class Opening:
             known = self._known[directory.path]
             offsets = {name: entries[partition] for name, entries in known.items() if partition in entries}
             self._open(directory, path, partition, topic_id, offsets, clean=directory.clean)
+
+    def _leaves_alone(self, directory: Directory, path: str, *, is_empty_ours: bool) -> bool:
+        """Whether a directory only has the name of a log: no file in it is Kafka's. A crash may leave an empty one."""
+        names = self._disk.listdir(path)
+        if any(map(is_log_file, names)) or (is_empty_ours and not names):
+            return False
+        directory.foreign.append(os.path.basename(path))
+        return True
 
     def _is_empty(self, path: str) -> bool:
         return not any(
@@ -218,6 +229,11 @@ class Opening:
         `go_offline` is told of a directory whose disk fails meanwhile. With `bring_back` the directories are all there
         are: what is in none of them is nowhere, so what was set aside cannot be the older of two.
         """
+        for directory in directories:
+            if directory.foreign:
+                logger.warning(
+                    "%s: left alone, for there is no log in it: %s", directory.path, some(sorted(directory.foreign))
+                )
         _each(directories, self._note_stale, go_offline)
         self._settle_twins([directory for directory in directories if directory.offline is None], go_offline)
         if bring_back and all(directory.offline is None for directory in directories):
@@ -255,6 +271,8 @@ class Opening:
             partition = found.partition
             is_here = any(partition in d.logs or partition in d.unopened for d in directories)
             if is_here or found.topic_id is None or self._fate_of(partition, found.topic_id) is not LogFate.OPENED:
+                continue
+            if is_foreign(self._disk, directory.home(partition)):
                 continue
             directory.free(self._runtime, partition)
             self._disk.rename(found.path, directory.home(partition))

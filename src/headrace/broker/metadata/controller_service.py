@@ -49,6 +49,8 @@ R = TypeVar("R")
 NO_EPOCH = -1
 RECORDS_AT_ONCE_MAX = 10_000
 WAITING_MAX = 10_000
+_REFUSED_S = 0.1
+_REFUSED_S_MAX = 2.0
 
 
 @dataclass(slots=True)
@@ -87,7 +89,11 @@ class ControllerService:
         self._following: asyncio.Task[None] | None = None
         self._snapshots = asyncio.Lock()
         self._tail_records_max = tail_records_max
-        self._refusals = Rarely(follower.runtime.clock.monotonic)
+        self._clock = follower.runtime.clock
+        self._refusals = Rarely(self._clock.monotonic)
+        # What the store refuses does not pass so soon: until then it is not asked again.
+        self._refusal: str | None = None
+        self._refused_until = self._refused_s = 0.0
         #: What was appended since this broker is the controller.
         self.tail = MetadataTail()
         #: Set when this broker is no longer the controller.
@@ -247,17 +253,25 @@ class ControllerService:
         """Write records, and let other brokers have them; their offset. Raises why they are not written."""
         if not records:
             return self.tail.end_offset
+        if self._refusal is not None and self._clock.monotonic() < self._refused_until:
+            raise KafkaStorageError(self._refusal)
         try:
             end = await self._store.append_if_epoch(self.epoch, records)
+            self._refusal = None
         except (StaleControllerEpochError, OutcomeUnknownError, SessionLostError) as error:
             self.resign(str(error))
             raise NotControllerError(f"This broker is no longer the controller: {error}") from error
         except StoreUnavailableError as error:
             raise RequestTimedOutError(f"The metadata cannot be changed for now: {error}") from error
-        except StoreError as error:
-            if isinstance(error, StoreRefusedError) and (times := self._refusals.happened()):
+        except StoreRefusedError as error:
+            if times := self._refusals.happened():
                 log.error("the metadata cannot be changed (refused %d times): %s", times, error)
-            # Too large for it, say, or it does not let this broker write.
+            self._refused_s = _REFUSED_S if self._refusal is None else min(2 * self._refused_s, _REFUSED_S_MAX)
+            self._refused_until = self._clock.monotonic() + self._refused_s
+            self._refusal = f"The metadata could not be written: {error}"
+            raise KafkaStorageError(self._refusal) from error
+        except StoreError as error:
+            # Too large for it, say.
             raise KafkaStorageError(f"The metadata could not be written: {error}") from error
         except (DiskError, KafkaStorageError) as error:
             is_short = isinstance(error, DiskError) and error.is_shortage

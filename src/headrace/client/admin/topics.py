@@ -34,7 +34,7 @@ from headrace.client.admin.types import (
 from headrace.client.flows import Flow
 from headrace.client.offsets import OffsetSpec
 from headrace.config import format_value
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, KafkaStorageError, TopicAlreadyExistsError
 from headrace.protocol.messages.create_partitions import (
     CreatePartitionsAssignment,
     CreatePartitionsRequest,
@@ -66,6 +66,7 @@ def create_topics(
 ) -> Flow[Results[str, CreatedTopic]]:
     """Make topics; with `validate_only` just say whether they could be made. By topic: what was made."""
     wanted = {topic.name: topic for topic in topics}
+    before: dict[str, HeadraceError] = {}
 
     def attempt(names: list[str]) -> Flow[Mapping[str, CreatedTopic | HeadraceError]]:
         request = CreateTopicsRequest(
@@ -88,6 +89,12 @@ def create_topics(
                     {config.name: config.value for config in result.configs or ()},
                 )
             )
+        for name, made in outcome.items():
+            if isinstance(made, KafkaStorageError):
+                before[name] = made
+            elif isinstance(made, TopicAlreadyExistsError) and name in before:
+                # It is there since the attempt before; what is to be said is why that one failed.
+                outcome[name] = TopicAlreadyExistsError(f"{made} It was made now, and is not whole: {before[name]}")
         return missing(names, outcome, "CreateTopics")
 
     return (yield from retried(context, wanted, attempt))

@@ -17,6 +17,7 @@ from decimal import Decimal
 from typing import Final, TypeAlias
 
 from headrace.errors import HeadraceError
+from headrace.functions import check_plain
 
 INT16_MIN: Final = -(2**15)
 INT16_MAX: Final = 2**15 - 1
@@ -32,6 +33,14 @@ class ConfigError(HeadraceError):
     def __init__(self, problems: Mapping[str, str]) -> None:
         self.problems: dict[str, str] = dict(problems)
         super().__init__("; ".join(self.problems.values()))
+
+
+def check_plain_setting(name: str, function: object, method: str = "") -> None:
+    """Refuse a function, or an object's method, that is given as a setting and of which a call runs nothing."""
+    try:
+        check_plain(function, f"{name} ({method})" if method else name)
+    except TypeError as error:
+        raise ConfigError({name: str(error)}) from None
 
 
 class ConfigType(enum.IntEnum):

@@ -313,6 +313,9 @@ class Machine:
 
     # --- what a broker is asked for
 
+    def is_this(self, node_id: int) -> bool:
+        return node_id == self.node_id
+
     def partition(self, topic: str, index: int) -> FakePartition:
         if (topic, index) not in self.partitions:
             raise UnknownTopicOrPartitionError(f"{topic}-{index}")

@@ -78,3 +78,14 @@ class Choosy(Reject):
 
 def reject_choosily(record: Any) -> None:
     raise Choosy("no", "!")
+
+
+class OddError(Exception):
+    """Another that cannot be unpickled."""
+
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(f"{first} is odd, {second}")
+
+
+def fail_oddly(record: Any) -> None:
+    raise OddError("one", "other")

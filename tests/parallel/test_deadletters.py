@@ -152,6 +152,29 @@ def test_what_was_put_back_is_remembered_in_the_middle_too(address: str, letters
         assert [letter.is_redriven for letter in dead.letters(include_redriven=True)] == [False, True, False]
 
 
+def test_letters_may_be_put_back_while_they_are_gone_through(address: str, letters: str) -> None:
+    small = {"max.partition.fetch.bytes": 100, "fetch.max.bytes": 100}
+    with DeadLetters(config(address, **small), f"{letters}.dead") as dead:
+        seen = []
+        for letter in dead.letters():
+            seen.append(letter.record.offset)
+            assert dead.redrive(lambda one, place=letter.record.offset: one.record.offset == place) == 1
+            assert dead.letter(0, 2) is not None
+        assert seen == [0, 1, 2]
+        assert list(dead.letters()) == []
+
+
+def test_a_selection_that_would_not_run_is_refused(address: str, letters: str) -> None:
+    async def select(letter: Any) -> bool:
+        return False
+
+    with (
+        DeadLetters(config(address), f"{letters}.dead") as dead,
+        pytest.raises(TypeError, match="select is an `async def`"),
+    ):
+        dead.redrive(select)  # type: ignore[arg-type]  # that is the mistake
+
+
 def test_what_was_put_back_is_remembered_where_another_letter_was_refused(
     address: str, letters: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,12 +15,19 @@ from tests.parallel.making import PARTITION, record
 from tests.waiting import eventually
 
 from headrace.parallel.core import ParallelCore
-from headrace.parallel.errors import BatchFailedError, HandlerStalledError, ParallelError, Reject, WorkerDiedError
+from headrace.parallel.errors import (
+    BatchFailedError,
+    HandlerStalledError,
+    ParallelError,
+    Reject,
+    RetryLater,
+    WorkerDiedError,
+)
 from headrace.parallel.handling import Handling
 from headrace.parallel.member import Member
 from headrace.parallel.options import CoreSettings, Limits, Model, Order, Pool, Retry, Window
 from headrace.parallel.processes import Processes
-from headrace.parallel.retries import ERROR, diverted_headers, header
+from headrace.parallel.retries import DUE_MS, ERROR, ERROR_TYPE, diverted_headers, header
 from headrace.parallel.workers import Coroutines, HandlerWorkers, Threads
 from headrace.runtime.real import RealClock
 
@@ -118,6 +125,14 @@ async def leaves_a_task_that_exits() -> None:
     handlers_left.append(asyncio.ensure_future(exit_later()))
 
 
+async def closes_its_generator() -> None:
+    raise GeneratorExit
+
+
+async def gives_a_coroutine() -> Any:
+    return asyncio.sleep(0)
+
+
 async def stops_the_loop() -> None:
     asyncio.get_running_loop().stop()
 
@@ -129,6 +144,8 @@ WAYS = [
     (cancels_itself_and_returns, False),
     (exits, True),
     (interrupts, True),
+    (closes_its_generator, True),
+    (gives_a_coroutine, True),
     (leaves_a_task_that_exits, False),
     (stops_the_loop, False),
 ]
@@ -139,10 +156,9 @@ WAYS = [
 def test_a_coroutine_may_end_in_any_way(way: Callable[[], Any], is_failure: bool, order: Order) -> None:
     bad = (3, 7, 20, 21)
 
-    async def handle(record: Any) -> None:
+    async def handle(record: Any) -> Any:
         await asyncio.sleep(0)
-        if record.offset in bad:
-            await way()
+        return await way() if record.offset in bad else None
 
     with at_work(lambda member, handling: Coroutines(member, handling, 2), handle, order=order) as member:
         eventually(lambda: through(member), "all records")
@@ -150,10 +166,10 @@ def test_a_coroutine_may_end_in_any_way(way: Callable[[], Any], is_failure: bool
         assert member.core.counters.handled == COUNT - (len(bad) if is_failure else 0)
 
 
-def test_a_batch_of_a_coroutine_may_end_in_a_cancellation() -> None:
-    async def handle(records: list[Any]) -> None:
-        if any(one.offset == 4 for one in records):
-            await cancelled_inside()
+@pytest.mark.parametrize("way", [cancelled_inside, closes_its_generator, gives_a_coroutine])
+def test_a_batch_of_a_coroutine_may_end_in_any_way(way: Callable[[], Any]) -> None:
+    async def handle(records: list[Any]) -> Any:
+        return await way() if any(one.offset == 4 for one in records) else None
 
     with at_work(
         lambda member, handling: Coroutines(member, handling, 2),
@@ -178,6 +194,40 @@ def test_a_function_may_end_in_any_way(error: BaseException) -> None:
         assert set(errors(member)) == {3, 7, 20}
         headers = diverted_headers(member.core.failures.outbox[0], "billing", 0)
         assert header(headers, ERROR) is not None
+
+
+async def handle_later(records: Any) -> None:
+    raise AssertionError("it is never awaited")
+
+
+def handle_one_by_one(records: Any) -> Iterator[None]:
+    yield
+
+
+@pytest.mark.parametrize("later", [handle_later, handle_one_by_one])
+@pytest.mark.parametrize("batch", [None, 5])
+def test_what_a_handler_gives_back_unrun_is_a_failure(later: Callable[..., Any], batch: int | None) -> None:
+    """As a decorator does that was not written for such functions."""
+    with at_work(
+        lambda member, handling: Threads(member, handling, 2, 1), lambda given: later(given), batch=batch
+    ) as member:
+        eventually(lambda: through(member), "all records")
+        assert len(errors(member)) == COUNT
+        assert f"{later.__name__} did not run" in str(errors(member)[0])
+
+
+@pytest.mark.parametrize("delay_s", [float("inf"), 1e20, float("nan"), "soon"])
+def test_a_record_cannot_wait_beyond_all_times(delay_s: Any) -> None:
+    def handle(record: Any) -> None:
+        if record.offset == 7:
+            raise RetryLater(delay_s)
+
+    retry = Retry(local=0, topic="orders.retry", dead_letters="orders.dead")
+    with at_work(lambda member, handling: Threads(member, handling, 2, 1), handle, retry=retry) as member:
+        eventually(lambda: through(member), "all records")
+        assert "RetryLater takes seconds, up to" in str(errors(member)[7])
+        headers = diverted_headers(member.core.failures.outbox[0], "billing", 1_000)
+        assert header(headers, DUE_MS) == "11000"
 
 
 class Exiting:
@@ -236,6 +286,14 @@ def test_an_exception_that_cannot_be_sent_still_says_what_the_handler_asked_for(
         eventually(lambda: through(member), "all records")
         assert all(isinstance(error, Reject) for error in errors(member).values())
         assert len(errors(member)) == 2
+
+
+@pytest.mark.slow
+def test_an_exception_that_cannot_be_sent_keeps_its_name() -> None:
+    with at_work(lambda member, handling: Processes(member, handling, 1), handlers.fail_oddly, count=2) as member:
+        eventually(lambda: through(member), "all records")
+        headers = diverted_headers(member.core.failures.outbox[0], "billing", 0)
+        assert (header(headers, ERROR_TYPE), header(headers, ERROR)) == ("OddError", "one is odd, other")
 
 
 @pytest.mark.slow

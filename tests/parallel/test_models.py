@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -348,12 +348,22 @@ def test_what_cannot_work_is_refused_at_once(options: dict[str, Any], words: str
         ParallelConsumer(lambda record: None, topics=["orders"], group="g", **options)
 
 
+def generate(record: Any) -> Iterator[None]:
+    yield
+
+
+async def generate_later(records: Any) -> AsyncIterator[None]:
+    yield
+
+
 @pytest.mark.parametrize(
     ("handler", "batch", "words"),
     [
         (None, None, "the handler is a function that takes a record, not None"),
         (lambda: None, None, "called with a record, and .*lambda.* cannot be: too many positional arguments"),
         (lambda one, other: None, 10, "called with a list of records, .* missing a required argument: 'other'"),
+        (generate, None, "generate is a generator function"),
+        (generate_later, 10, "generate_later is a generator function"),
     ],
 )
 def test_a_handler_that_takes_no_record_is_refused_before_it_fails_on_every_one(

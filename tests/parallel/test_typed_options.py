@@ -7,6 +7,7 @@ import os
 import pydoc
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,8 @@ import pytest
 import headrace
 from headrace.client.consumer.config import CONSUMER_CONFIGS
 from headrace.client.consumer.keywords import ConsumerKeywords
-from headrace.parallel import ParallelConsumer, run
+from headrace.config import ConfigError
+from headrace.parallel import Limits, ParallelConsumer, Retry, Window, run
 
 PROGRAM = """\
 from headrace.parallel import ParallelConsumer, Pool, run
@@ -67,3 +69,18 @@ def test_help_shows_the_options_of_run() -> None:
     assert "run(handler: Callable[..., Any], *, topics: Collection[str] | str, group: str" in text
     assert "-> None" in text
     assert "with the same options" in text
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Retry(backoff_s=0.1), r"Retry\.backoff_s is a pair of seconds, .* not 0\.1"),  # type: ignore[arg-type]
+        (lambda: Retry(topic_backoff_s=(1, float("inf"))), r"Retry\.topic_backoff_s is a pair of seconds"),
+        (lambda: Retry(local="3"), r"Retry\.local is 0 to 1000, not '3'"),  # type: ignore[arg-type]
+        (lambda: Limits(records=None), r"Limits\.records is at least 1, not None"),  # type: ignore[arg-type]
+        (lambda: Window(stall_s="30"), r"Window\.stall_s is more than 0 seconds"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_value_of_another_kind_is_refused_by_name(make: Callable[[], object], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        make()

@@ -20,6 +20,7 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 from kio.static.constants import EntityType
 
+from headrace.protocol.messages.api_versions import OWN_TAGS
 from headrace.protocol.schema import Array, Field, Primitive
 
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -62,7 +63,8 @@ def _without_none(hint: Any) -> tuple[Any, bool]:
 
 def pair(ours: type[Any], theirs: type[Any], version: int, rng: random.Random) -> tuple[Any, Any]:
     """One message as both."""
-    fields = [field for field in ours.SCHEMA.fields if version in field.versions]
+    # Tags of our own are no part of Kafka's messages.
+    fields = [field for field in ours.SCHEMA.fields if version in field.versions and (field.tag or 0) < OWN_TAGS]
     kio = kio_fields(theirs)
     assert len(fields) == len(kio), f"{ours.__name__} v{version} has {len(fields)} fields, kio's has {len(kio)}"
     our_values, kio_values = {}, {}

@@ -14,6 +14,7 @@ from headrace.broker.coordinators.producer_ids import ProducerIds
 from headrace.broker.coordinators.transaction_service import TransactionService
 from headrace.broker.coordinators.write_order import batch_bytes_max
 from headrace.broker.metadata.directory_reports import DirectoryReports
+from headrace.broker.metadata.identity import Identity
 from headrace.broker.metadata.membership import ASK_TIMEOUT_S, ClusterMembership
 from headrace.broker.metadata.service import MetadataService
 from headrace.broker.metadata.store_patience import StorePatience
@@ -128,7 +129,9 @@ class Broker:
         #: This broker among others; None in a cluster of one.
         self.membership: ClusterMembership | None = None
         self.incarnation = runtime.uuid()
+        self.identity = Identity(self)
         self._started = False
+        self._has_coordinators = False
         self.is_start_given_up = asyncio.Event()
         self._waiting: asyncio.Task[None] | None = None
         self._directory_reports = DirectoryReports(self)
@@ -186,6 +189,10 @@ class Broker:
         if not self.membership.is_in_touch:
             return "neither the store nor the controller has answered this broker for a while"
         return None
+
+    def is_this(self, node_id: int) -> bool:
+        """Whether the broker that the metadata names so is this one, and not another life of its number."""
+        return node_id == self.node_id and self.identity.holds_number
 
     def log_config(self, topic: str) -> LogConfig:
         """The configuration in effect for the logs of a topic."""
@@ -280,6 +287,7 @@ class Broker:
             self.controller = Controller(self.node_id, config, self.runtime.rng, self.runtime.uuid)
             self.replicas = Replicas(self.runtime, self.node_id, self.directories, self.log_config)
             self.replicas.on_lost = self._tell_of_directories
+            self.replicas.holds_number = lambda: self.identity.holds_number
             self.metadata = MetadataService(self.runtime, store, self.controller, self.replicas, is_shared=not is_alone)
             self.replication = ReplicationManager(self)
             self.replicas.surroundings = self.replication
@@ -288,6 +296,7 @@ class Broker:
             self._to_close.append(self._directory_reports.close)
             self.answers = Answers(self.metadata.image, self.cluster_id)
             await self._open_metadata(patience)
+            self.metadata.on_brokers(self._look_at_brokers)
             self.metadata.follow(self._follow)
             self.metadata.follow(self.replication.follow)
             self.replication.throttles.follow(Changes())
@@ -305,7 +314,7 @@ class Broker:
                 self.membership.stand()
             missing = startup.missing_directories(self, logs)
             registration = startup.registration(self, missing, logs)
-            self.broker_epoch = await self._register(registration)
+            self.is_registered(await self._register(registration))
             await startup.raise_epochs(self, logs)
             await self.metadata.follower.open_logs(logs, [encode_id(directory) for directory in missing])
             self._make_waiting_later()
@@ -331,6 +340,7 @@ class Broker:
             self, groups, config.get_int("offsets.commit.timeout.ms"), startup.member_bytes_max(config)
         )
         self.transactions = TransactionService(self, self._transaction_coordinator())
+        self._has_coordinators = True
         self._to_close += [self.groups.close, self.transactions.close]
         self._lead_coordinators()
         self.metadata.follow(self._follow_with_coordinators)
@@ -372,6 +382,28 @@ class Broker:
         self._to_close.append(self.membership.close)
         first = self.listener_settings[0]
         await self.membership.join(first.advertised_host, first.public_port, patience)
+
+    def is_registered(self, broker_epoch: int) -> None:
+        """The controller has registered this process, and gives it that epoch."""
+        self.broker_epoch = broker_epoch
+        self.identity.look()
+
+    def _look_at_brokers(self) -> None:
+        """Brokers have come or gone: whatever was meant for another life of one ends, and so does this one's."""
+        self.identity.look()
+        self.replication.peers.look_again()
+        if self.membership is not None:
+            self.membership.peers.look_again()
+        if self._has_coordinators:
+            self.transactions.look_again()
+
+    def was_replaced(self, reason: str) -> None:
+        """Another process has this broker's number: do nothing any more."""
+        self.replicas.suspend(reason)
+        self.metadata.active.resign(reason)
+        if self._has_coordinators:
+            self._lead_coordinators()
+        self.give_up_start()
 
     async def _register(self, registration: Registration) -> int:
         if self.membership is not None:
@@ -427,7 +459,7 @@ class Broker:
         if not self._started:
             return
         self._started = False
-        if clean and self.membership is not None:
+        if clean and self.membership is not None and self.identity.replaced is None:
             await self.membership.leave()
         for listener in self._listeners:
             listener.close()

@@ -1,7 +1,10 @@
 """Requests to other brokers of the cluster, by their id.
 
 A server takes one request of a connection at a time, and a fetch may wait there for half a second: so what must not
-wait behind another has a connection of its own (a lane). Where brokers are is asked anew with every connection.
+wait behind another has a connection of its own (a lane).
+
+A connection is to one life of a broker: it begins by naming it, and whoever is another refuses. When the number is
+another life's, or the broker is elsewhere, the connection ends with all that was asked over it (`look_again`).
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import Any, Final
 
+from headrace.errors import NetworkError
 from headrace.net.backoff import Backoff
 from headrace.net.connection import Connection, ConnectionState
 from headrace.net.connections import Connections, Transport
@@ -49,9 +53,31 @@ class _PeerConnections(Connections):
     ) -> None:
         super().__init__(settings, clock, rng, transport)
         self._locate = locate
+        #: Whom all that was submitted is for, by key.
+        self._meant: dict[int, Node] = {}
 
     def node(self, key: int) -> Node | None:
         return self._locate(key // _LANES_MAX)
+
+    def look_again(self) -> None:
+        """Brokers may be others, or elsewhere, by now."""
+        for key in list(self._meant):
+            self.look_at(key)
+
+    def look_at(self, key: int) -> None:
+        """End what was for a broker that is another by now, with what was known of how it is reached."""
+        node, meant = self.node(key), self._meant.get(key)
+        if node == meant:
+            return
+        if meant is not None:
+            error = NetworkError(f"{meant} is gone, or another by now")
+            self.disconnect(key, error)
+            state = self._nodes.pop(key, None)
+            if state is not None:
+                self._fail_waiting(state, error)
+            del self._meant[key]
+        if node is not None:
+            self._meant[key] = node
 
 
 class Peers(LoopDriver[_PeerConnections]):
@@ -76,6 +102,10 @@ class Peers(LoopDriver[_PeerConnections]):
         super().__init__(
             lambda transport: _PeerConnections(settings, runtime.clock, runtime.rng, transport, locate), runtime
         )
+
+    def look_again(self) -> None:
+        """Brokers have come or gone, or another is the controller: end what is under way to who is not meant."""
+        self.core.look_again()
 
     def was_heard(self, connection: Connection) -> None:
         """The core has moved what waited for this broker; no other is concerned by it, and nobody has hooks."""
@@ -109,6 +139,7 @@ class Peers(LoopDriver[_PeerConnections]):
             unless.add_done_callback(done)
 
         key = node_id * _LANES_MAX + lane
+        self.core.look_at(key)
         call = self.core.submit(key, message, done, timeout_ms=timeout_ms, version_max=version_max)
         self.schedule_in(self.core.due_in(key))
         if call.done:

@@ -63,7 +63,7 @@ def parser() -> argparse.ArgumentParser:
         "the logs).",
         epilog="Values are taken from --override first, then from --dir and --listen, then from --config, then from "
         "the defaults of Kafka. Exit codes: 0 stopped cleanly, 1 could not start (directory locked, port in use, "
-        "disk), 2 a wrong option or value.",
+        "disk) or another broker took its number, 2 a wrong option or value.",
     )
     found.add_argument("--dir", metavar="DIR", help=f"where the data is kept (default: {default_directory()})")
     found.add_argument(
@@ -219,6 +219,7 @@ def _in_use(error: BaseException) -> bool:
 
 async def _serve(settings: dict[str, RawValue]) -> None:
     from headrace.broker.broker import Broker
+    from headrace.broker.metadata.identity import ReplacedError
     from headrace.broker.metadata.store_patience import StartGivenUpError
     from headrace.cluster.broker_config import BrokerConfig
     from headrace.log.cleaner_process import InProcess
@@ -235,7 +236,7 @@ async def _serve(settings: dict[str, RawValue]) -> None:
     try:
         broker = Broker.from_settings(runtime, settings, compaction_worker=InProcess())
         starting = loop.create_task(broker.start())
-        waiting = loop.create_task(stopping.wait())
+        waiting = loop.create_task(_until_over(stopping, broker))
         collecting: asyncio.Task[None] | None = None
         await asyncio.wait((starting, waiting), return_when=asyncio.FIRST_COMPLETED)
         try:
@@ -264,6 +265,18 @@ async def _serve(settings: dict[str, RawValue]) -> None:
         loop.remove_signal_handler(number)
         signal.signal(number, signal.SIG_IGN)
     logging.getLogger("headrace").info("stopped cleanly")
+    if broker.identity.replaced is not None:
+        raise ReplacedError(broker.identity.replaced)
+
+
+async def _until_over(stopping: asyncio.Event, broker: Broker) -> None:
+    """Until this process is asked to stop, or another has its broker's number."""
+    ends = [asyncio.ensure_future(event.wait()) for event in (stopping, broker.identity.was_replaced)]
+    try:
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for end in ends:
+            end.cancel()
 
 
 def _on_signal(number: int, stopping: asyncio.Event, requests: StopRequests) -> None:

@@ -10,11 +10,11 @@ from operator import index
 from types import NoneType, UnionType
 from typing import Any, TypeAlias, Union, cast, get_args, get_origin
 
+from headrace.functions import is_generator, name_of
 from headrace.topics import TopicPartition
 
 _LISTENER_METHODS = ("on_partitions_revoked", "on_partitions_assigned")
 _OFFSET_MAX = 2**63 - 1
-_RUNS_LATER = inspect.CO_COROUTINE | inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
 _SEVERAL = (Iterable, Sequence, Collection)
 
 Arguments: TypeAlias = tuple[Sequence[Any], Mapping[str, Any]]
@@ -60,19 +60,6 @@ def check_offset(given: Any, what: str) -> int:
     if offset is None or not 0 <= offset <= _OFFSET_MAX:
         raise ValueError(f"cannot {what} {given!r}: an offset is a whole number from 0 to {_OFFSET_MAX}")
     return offset
-
-
-def check_callback(callback: Callable[..., Any], call: str) -> None:
-    """Refuse what cannot be called, or would do nothing when it is: what a callback returns is not looked at."""
-    code = getattr(callback, "__code__", None)
-    if code is None and not callable(callback):
-        raise TypeError(f"{call} takes a function to call, not {callback!r}")
-    if code is not None and code.co_flags & _RUNS_LATER:
-        raise TypeError(
-            f"{call} takes a plain function, and {getattr(callback, '__qualname__', callback)} is a coroutine function "
-            "or a generator: calling it would run nothing. Begin a task in a plain function, or await what the call "
-            "returns"
-        )
 
 
 def check_mapping(given: object, call: str, name: str) -> None:
@@ -205,3 +192,6 @@ def check_listener(listener: object) -> None:
         )
     if isinstance(listener, type):
         raise TypeError(f"subscribe takes a listener, not its class: {listener.__name__}()")
+    for name in (*_LISTENER_METHODS, "on_partitions_lost"):
+        if is_generator(method := getattr(listener, name, None)):
+            raise TypeError(f"{name_of(method)} is a generator function (it has a `yield`): nothing in it would run")

@@ -32,7 +32,7 @@ from headrace.client.consumer.config import (
     LATEST_TIMESTAMP,
     ConsumerSettings,
 )
-from headrace.client.consumer.errors import ConsumerForkedError
+from headrace.client.consumer.errors import ConsumerForkedError, IllegalStateError
 from headrace.client.consumer.records import BY_OFFSET, ConsumerRecord, ConsumerRecords, PartitionColumns, make_records
 from headrace.client.errors import ClientClosedError
 from headrace.client.forks import ignore_forks, watch_forks
@@ -65,7 +65,8 @@ _OF_GROUPS = ("group.id", "group.instance.id", "auto.offset.reset", "enable.auto
 
 
 class RangeReader:
-    """Takes the consumer's configuration, but for groups. For one thread at a time; may be used for many reads."""
+    """Takes the consumer's configuration, but for groups. For one thread at a time; may be used for many reads, one
+    after the other: a read that another has replaced raises `IllegalStateError` when it is gone on with."""
 
     def __init__(
         self, config: Mapping[str, Any] | None = None, /, *, clock: Clock | None = None, **keywords: Any
@@ -81,6 +82,7 @@ class RangeReader:
         self._settings = self._setup.settings
         self._clock = clock or RealClock()
         self._core: RangeCore | None = None
+        self._reads = 0
         self._closed = False
         self._pid = os.getpid()
         watch_forks(self)
@@ -93,6 +95,7 @@ class RangeReader:
         reader._settings = settings
         reader._clock = client.core.clock
         reader._core = RangeCore(client, settings, keeps_sessions=False)
+        reader._reads = 0
         reader._closed = False
         reader._pid = os.getpid()
         return reader
@@ -168,7 +171,7 @@ class RangeReader:
     ) -> Iterator[T]:
         wait_s = self._settings.api_timeout_s if timeout is None else timeout
         self.begin(self._resolve(ranges, timeout, follow), on_loss=on_loss, was_written=was_written)
-        core = self._use()
+        core, mine = self._use(), self._reads
         now = self._clock.monotonic
         deadline = now() + wait_s
         try:
@@ -178,6 +181,11 @@ class RangeReader:
                 while (taken := take(core)) is not None:
                     core.prefetch()
                     yield taken
+                    if mine != self._reads:
+                        raise IllegalStateError(
+                            "another read of this range reader has begun since, which ended this one: go through a "
+                            "read before the next one begins, or give each a RangeReader of its own"
+                        )
                     # Whoever had it may have taken long: that was no time without an answer.
                     deadline = now() + wait_s
                 if before != core.places():
@@ -189,7 +197,8 @@ class RangeReader:
                 else:
                     raise core.missing or core.late(wait_s)
         finally:
-            core.subscriptions.assign_by_hand([])
+            if mine == self._reads:
+                core.subscriptions.assign_by_hand([])
 
     def _resolve(
         self, ranges: Ranges, timeout: float | None, follow: bool
@@ -237,6 +246,7 @@ class RangeReader:
         partition that was read before (which replica to ask, sessions) stays.
         """
         core = self._use()
+        self._reads += 1
         if self._setup is not None:
             # What is known of a topic stays known: who reads one range after the other begins often.
             known = core.client.core.topics or set()

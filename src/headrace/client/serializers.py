@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol, cast
 
 from headrace.client.errors import SerializationError
-from headrace.config import ConfigError
+from headrace.config import ConfigError, check_plain_setting
 
 
 class Serializer(Protocol):
@@ -225,9 +225,11 @@ def make(
     if isinstance(made, type):
         made = made()
     if not hasattr(made, method) and callable(made):
+        check_plain_setting(name, made)
         made = _FunctionAsObject(made, method)
     if not callable(getattr(made, method, None)):
         raise ConfigError({name: f"{name} is {given!r}, which has no method {method}(topic, data)"})
+    check_plain_setting(name, getattr(made, method), method)
     if hasattr(made, "configure"):
         made.configure(config, is_key)
     return made

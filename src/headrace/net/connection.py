@@ -190,6 +190,8 @@ class Connection:
 
     def _negotiate(self, version: int, now: float, timeout_ms: float) -> None:
         request = ApiVersionsRequest(client_software_name="headrace", client_software_version=_software_version())
+        if self.node.incarnation is not None:
+            request.receiver = self.node.incarnation
         call = Call(request, self.node.id, now + timeout_ms / 1000, timeout_ms)
         self._send(call, version, now)
 
@@ -297,6 +299,8 @@ class Connection:
             served = {key.api_key: key.max_version for key in response.api_keys}.get(ApiKey.API_VERSIONS, 0)
             self._negotiate(max(0, min(served, call.version - 1)), now, call.timeout_ms)
             return
+        if response.error_code == ErrorCode.STALE_BROKER_EPOCH:
+            raise NetworkError(f"another life of {self.node} answers there")
         if response.error_code:
             name = error_for(response.error_code).code.name
             raise error_for(response.error_code, f"{self.node} refused to tell its versions: {name}")

@@ -16,6 +16,8 @@ class Node:
     host: str
     port: int
     rack: str | None = None
+    incarnation: bytes | None = None
+    """The life of the broker that is meant, where that matters: another that answers there refuses."""
 
     def __str__(self) -> str:
         where = f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+from headrace.errors import HeadraceError
 from headrace.parallel.errors import ParallelError
 from headrace.parallel.metrics import Snapshot, combine
 
@@ -156,7 +157,18 @@ def serve_member(connection: Connection, plan: Any, number: int) -> None:
             consumer.wait(0.0)
     except Exception as error:  # noqa: BLE001 - told to the parent, which raises it where it is waited for
         with contextlib.suppress(OSError):
-            connection.send(pickle.dumps(ParallelError(f"{type(error).__name__}: {error}")))
+            connection.send(_dumped(error))
+
+
+def _dumped(error: Exception) -> bytes:
+    """An error that the parent can read: itself where it is one of ours, or else what it says."""
+    if isinstance(error, HeadraceError):
+        # What it carries may be the user's, and not fit through.
+        with contextlib.suppress(Exception):
+            data = pickle.dumps(error)
+            pickle.loads(data)
+            return data
+    return pickle.dumps(ParallelError(f"{type(error).__name__}: {error}"))
 
 
 def _keep_parent_informed(connection: Connection, consumer: Any, plan: Any) -> bool:

@@ -17,6 +17,7 @@ from headrace.client.offsets import OffsetAndMetadata
 from headrace.client.producer.blocking import Producer
 from headrace.client.ranges import RangeReader, without_group
 from headrace.errors import HeadraceError, UnknownTopicOrPartitionError
+from headrace.functions import check_plain
 from headrace.parallel.errors import ParallelError
 from headrace.parallel.finished import Interval, decode_finished, encode_finished, merge
 from headrace.parallel.letters import PART, part_of, unpack
@@ -94,20 +95,26 @@ class DeadLetters:
         # What an aborted transaction wrote is no dead letter.
         own = {"isolation.level": "read_committed", **own, "allow.auto.create.topics": False}
         self._consumer = Consumer({**own, "group.id": f"{topic}.redriven", "enable.auto.commit": False})
-        self._reader = RangeReader(without_group(own))
+        self._reading = without_group(own)
+        self._readers = [RangeReader(self._reading)]
+        """That no list of letters uses now: each goes on while others are begun."""
+        self._closed = False
         self._redriven: dict[TopicPartition, tuple[int, list[Interval]]] = {}
 
     def __enter__(self) -> DeadLetters:
         return self
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
-        self._reader.close()
+        self._closed = True
+        for reader in self._readers:
+            reader.close()
         self._consumer.close()
 
     def letters(
         self, *, include_redriven: bool = False, select: Callable[[DeadLetter], bool] | None = None
     ) -> Iterator[DeadLetter]:
         """Every letter there is now, partition by partition in order; without those that were put back."""
+        check_plain(select, "letters(select=…)")
         consumer = self._consumer
         partitions = [TopicPartition(self.topic, view.index) for view in consumer.partitions_for(self.topic)]
         if not partitions:
@@ -116,11 +123,22 @@ class DeadLetters:
         self._redriven = {
             name: _progress(found) for name, found in consumer.committed(partitions).items() if found is not None
         }
-        for partition in partitions:
-            for record, offsets in joined(self._read(partition, first[partition], last[partition])):
-                letter = DeadLetter.of(record, self._is_redriven(partition, record.offset), offsets)
-                if (include_redriven or not letter.is_redriven) and (select is None or select(letter)):
-                    yield letter
+        reader = self._readers.pop() if self._readers else RangeReader(self._reading)
+        try:
+            for partition in partitions:
+                # Letters that retention deletes meanwhile are gone; those behind them are not.
+                found = reader.read_records(
+                    {partition: (first[partition], last[partition])}, timeout=_QUIET_S, fail_on_data_loss=False
+                )
+                for record, offsets in joined(found):
+                    letter = DeadLetter.of(record, self._is_redriven(partition, record.offset), offsets)
+                    if (include_redriven or not letter.is_redriven) and (select is None or select(letter)):
+                        yield letter
+        finally:
+            if self._closed:
+                reader.close()
+            else:
+                self._readers.append(reader)
 
     def letter(self, partition: int, offset: int) -> DeadLetter | None:
         """One letter, put back or not."""
@@ -140,6 +158,7 @@ class DeadLetters:
     ) -> int:
         """Put letters back to the topic they came from first (or another); how many. Their own headers are kept, what
         the retries added is not, so that they start afresh."""
+        check_plain(on_each, "redrive(on_each=…)")
         # Of a damaged batch there is no record to put back: its bytes are for whoever looks into it.
         chosen = [letter for letter in self.letters(select=select) if letter.reason != DAMAGED]
         targets = [to or letter.origin_topic for letter in chosen]
@@ -180,10 +199,6 @@ class DeadLetters:
         record = letter.record
         own = [one for one in record.headers if not one[0].startswith(PREFIX)]
         return producer.send(topic, record.value, record.key, headers=own)
-
-    def _read(self, partition: TopicPartition, first: int, last: int) -> Iterator[ConsumerRecord]:
-        # Letters that retention deletes meanwhile are gone; those behind them are not.
-        return self._reader.read_records({partition: (first, last)}, timeout=_QUIET_S, fail_on_data_loss=False)
 
     def _is_redriven(self, partition: TopicPartition, offset: int) -> bool:
         base, intervals = self._redriven.get(partition, (0, []))

@@ -9,7 +9,13 @@ from headrace.errors import HeadraceError
 from headrace.topics import TopicPartition
 from headrace.words import plural
 
+DELAY_MAX_S = 365 * 24 * 3600
 _KEY_CHARS_MAX = 100
+
+
+def is_delay(seconds: object) -> bool:
+    """Whether these are seconds that a record may wait: a number, and not so large that no time comes after it."""
+    return isinstance(seconds, (int, float)) and seconds <= DELAY_MAX_S
 
 
 def shown(error: BaseException) -> str:
@@ -72,6 +78,17 @@ class WorkerDiedError(ParallelError):
     """A worker process ended while it handled a record: killed, out of memory, or a crash in native code."""
 
 
+class HandlerFailedError(ParallelError):
+    """What a handler raised in a worker process, where the exception itself cannot be read in this one."""
+
+    def __init__(self, type_name: str, text: str) -> None:
+        self.type_name = type_name
+        super().__init__(text)
+
+    def __repr__(self) -> str:
+        return f"{self.type_name}({str(self)!r})"
+
+
 class TooManyHangingHandlersError(ParallelError):
     """So many handlers hang that no more threads are started for others."""
 
@@ -101,9 +118,14 @@ class Reject(ParallelError):  # noqa: N818 - an instruction, not an error
 
 
 class RetryLater(ParallelError):  # noqa: N818 - an instruction, not an error
-    """Raised by a handler: try again after that many seconds, through the retry topic if there is one."""
+    """Raised by a handler: try again after that many seconds, through the retry topic if there is one.
+
+    A year at most. What waits in a topic for longer than the topic's retention is deleted there.
+    """
 
     def __init__(self, delay_s: float, reason: str = "the handler asked for it") -> None:
+        if not is_delay(delay_s):
+            raise ValueError(f"RetryLater takes seconds, up to {DELAY_MAX_S:,} (a year), not {delay_s!r}")
         self.delay_s = max(0.0, delay_s)
         super().__init__(reason)
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -14,11 +12,13 @@ from typing import Any
 from headrace.client.consumer.records import ConsumerRecord
 from headrace.client.serializers import Deserializer, make_deserializer
 from headrace.config import ConfigError
+from headrace.functions import check_has_run, is_async, is_generator, name_of
 from headrace.parallel.errors import BatchFailedError, UnreadableRecordError
 from headrace.parallel.work import Entry, Run, WorkChunk
 from headrace.topics import TopicPartition
 
 DESERIALIZERS = ("key.deserializer", "value.deserializer")
+HANDLER = "the handler"
 
 
 class Kind(Enum):
@@ -31,21 +31,33 @@ class Kind(Enum):
 
 def kind_of(handler: Callable[..., Any], asked: Kind | str | None) -> Kind:
     """Where a handler runs: where it was asked to, or as it is written."""
-    target = handler
-    while isinstance(target, functools.partial):
-        target = target.func
-    is_async = inspect.iscoroutinefunction(target) or inspect.iscoroutinefunction(type(target).__call__)
+    if is_generator(handler):
+        raise ConfigError(
+            {
+                "handler": f"the handler {name_of(handler)} is a generator function (it has a `yield`): calling it "
+                "would run nothing in it. Give a function that handles the record, or an `async def`"
+            }
+        )
+    awaited = is_async(handler)
     if asked is None:
-        return Kind.ASYNC if is_async else Kind.THREADS
+        return Kind.ASYNC if awaited else Kind.THREADS
     try:
         kind = Kind(asked)
     except ValueError:
         raise ConfigError({"on": f"on is threads, async or processes, not {asked!r}"}) from None
-    if is_async and kind is not Kind.ASYNC:
+    if awaited and kind is not Kind.ASYNC:
         raise ConfigError({"on": f"the handler is async, so it cannot run on {kind.value}"})
-    if not is_async and kind is Kind.ASYNC:
+    if not awaited and kind is Kind.ASYNC:
         raise ConfigError({"on": "on='async' needs an async def handler; this one is a plain function"})
     return kind
+
+
+def is_at_work(task: asyncio.Task[Any]) -> bool:
+    """Whether this is the task that runs now. It is not, where its coroutine is closed since its loop was."""
+    try:
+        return asyncio.current_task() is task
+    except RuntimeError:
+        return False
 
 
 async def forget_cancelling(task: asyncio.Task[Any]) -> None:
@@ -115,7 +127,9 @@ class Handling:
         handler, is_plain = self.handler, self.is_plain
         for entry in run.entries:
             try:
-                handler(entry.record if is_plain else self.deserialised(entry.record))
+                result = handler(entry.record if is_plain else self.deserialised(entry.record))
+                if result is not None:
+                    check_has_run(result, HANDLER)
             except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its record's failure
                 if chunk.abandoned:
                     return
@@ -135,7 +149,7 @@ class Handling:
         error: BaseException | None = None
         if records:
             try:
-                self.handler(records)
+                check_has_run(self.handler(records), HANDLER)
             except BaseException as raised:  # noqa: BLE001 - whatever a handler raises is its records' failure
                 error = raised
         if not chunk.abandoned:
@@ -158,12 +172,14 @@ class Handling:
         handler, is_plain = self.handler, self.is_plain
         for entry in run.entries:
             try:
-                await handler(entry.record if is_plain else self.deserialised(entry.record))
-            except GeneratorExit:
-                # The loop was closed under us: nothing may be awaited any more.
-                raise
-            except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its record's failure
+                result = await handler(entry.record if is_plain else self.deserialised(entry.record))
+                if result is not None:
+                    check_has_run(result, HANDLER)
+            except BaseException as error:
                 # CancelledError too: something that the handler awaited was cancelled, or it cancelled itself.
+                if isinstance(error, GeneratorExit) and not is_at_work(task):
+                    # Not the handler's: the loop was closed under us, and nothing may be awaited any more.
+                    raise
                 if chunk.abandoned:
                     return
                 run.failed(entry, error)
@@ -186,10 +202,10 @@ class Handling:
         error: BaseException | None = None
         if records:
             try:
-                await self.handler(records)
-            except GeneratorExit:
-                raise
-            except BaseException as raised:  # noqa: BLE001 - whatever a handler raises is its records' failure
+                check_has_run(await self.handler(records), HANDLER)
+            except BaseException as raised:
+                if isinstance(raised, GeneratorExit) and not is_at_work(task):
+                    raise
                 error = raised
         if not chunk.abandoned:
             self.batch_done(run, entries, records, error)

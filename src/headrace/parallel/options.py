@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TypeAlias
+from typing import TypeAlias, TypeGuard
 
 from headrace.config import ConfigError
+from headrace.parallel.errors import is_delay
 
 _TOPIC_ATTEMPTS_MAX = 1_000
 _LOCAL_MAX = 1_000
@@ -50,17 +51,12 @@ class Retry:
 
     def __post_init__(self) -> None:
         problems: dict[str, str] = {}
-        _check(problems, "local", 0 <= self.local <= _LOCAL_MAX, f"0 to {_LOCAL_MAX}", self.local)
-        _check(
-            problems,
-            "attempts",
-            1 <= self.attempts <= _TOPIC_ATTEMPTS_MAX,
-            f"1 to {_TOPIC_ATTEMPTS_MAX}",
-            self.attempts,
-        )
+        for name, least, most in (("local", 0, _LOCAL_MAX), ("attempts", 1, _TOPIC_ATTEMPTS_MAX)):
+            given = getattr(self, name)
+            _check(problems, name, _is_count(given) and least <= given <= most, f"{least} to {most}", given)
         for name in ("backoff_s", "topic_backoff_s"):
-            first, most = getattr(self, name)
-            _check(problems, name, 0 <= first <= most, "(first, most) with 0 <= first <= most", (first, most))
+            given = getattr(self, name)
+            _check(problems, name, _is_backoff(given), "a pair of seconds, (first, most): (0.1, 10.0)", given)
         if self.topic is not None and self.topic == self.dead_letters:
             problems["dead_letters"] = f"Retry.topic and Retry.dead_letters are both {self.topic!r}: take two topics"
         try:
@@ -77,6 +73,17 @@ class Retry:
     def topic_wait_s(self, attempt: int) -> float:
         """Before round `attempt` (from 1) through the retry topic."""
         return _doubled(self.topic_backoff_s, attempt)
+
+
+def _is_count(given: object) -> TypeGuard[int]:
+    return isinstance(given, int) and not isinstance(given, bool)
+
+
+def _is_backoff(given: object) -> bool:
+    if not isinstance(given, (tuple, list)) or len(given) != 2:
+        return False
+    first, most = given
+    return is_delay(first) and is_delay(most) and 0 <= first <= most
 
 
 def _doubled(bounds: tuple[float, float], number: int) -> float:
@@ -108,7 +115,8 @@ class Limits:
     def __post_init__(self) -> None:
         problems: dict[str, str] = {}
         for name in ("records", "bytes", "ahead", "held", "hanging"):
-            _check(problems, name, getattr(self, name) >= 1, "at least 1", getattr(self, name), "Limits")
+            given = getattr(self, name)
+            _check(problems, name, _is_count(given) and given >= 1, "at least 1", given, "Limits")
         if problems:
             raise ConfigError(problems)
 
@@ -129,7 +137,7 @@ class Ranges:
     """Offsets in a range at most. Where less is left, ranges are shorter, so that every reader gets its share."""
 
     def __post_init__(self) -> None:
-        if self.size < 1:
+        if not _is_count(self.size) or self.size < 1:
             raise ConfigError({"size": f"Ranges.size is at least 1, not {self.size}"})
 
 
@@ -160,8 +168,8 @@ class Window:
 
     def __post_init__(self) -> None:
         problems: dict[str, str] = {}
-        _check(problems, "slot", self.slot >= 1, "at least 1", self.slot, "Window")
-        _check(problems, "slots", self.slots >= 1, "at least 1", self.slots, "Window")
+        for name, given in (("slot", self.slot), ("slots", self.slots)):
+            _check(problems, name, _is_count(given) and given >= 1, "at least 1", given, "Window")
         if problems:
             raise ConfigError(problems)
         _check_stall("Window", self.stall_s)
@@ -178,7 +186,7 @@ def _check(
 
 
 def _check_stall(owner: str, stall_s: float | None) -> None:
-    if stall_s is not None and not stall_s > 0:
+    if stall_s is not None and not (isinstance(stall_s, (int, float)) and stall_s > 0):
         raise ConfigError({"stall_s": f"{owner}.stall_s is more than 0 seconds, or None, not {stall_s!r}"})
 
 

@@ -13,14 +13,16 @@ import threading
 from multiprocessing.connection import Connection
 from typing import Any
 
-from headrace.parallel.errors import ParallelError, Reject, RetryLater, WorkerDiedError
+from headrace.parallel.errors import HandlerFailedError, ParallelError, Reject, RetryLater, WorkerDiedError
 from headrace.parallel.handling import Handling
 from headrace.parallel.member import Member
-from headrace.parallel.retries import text_of
+from headrace.parallel.retries import text_of, type_name_of
 from headrace.parallel.work import Entry, Run, WorkChunk
 
 log = logging.getLogger("headrace.parallel")
 
+Dumped = tuple[bytes, bytes]
+"""An exception pickled (nothing where that cannot be read again), and one in its place that always can be."""
 _END_S = 2.0
 _STARTS_MAX = 3
 
@@ -235,7 +237,7 @@ def _do_run(connection: Connection, handling: Handling, rows: list[_Row]) -> Non
             return
 
 
-def _in_one(handling: Handling, rows: list[_Row]) -> list[tuple[int, bytes]]:
+def _in_one(handling: Handling, rows: list[_Row]) -> list[tuple[int, Dumped]]:
     """One call of the handler; which rows failed, and why."""
     run: Any = Run(rows, None, None)  # type: ignore[arg-type]  # rows stand for entries: only their records are looked at
     chunk = WorkChunk(None, 0.0)  # type: ignore[arg-type]  # nobody takes anything out of this one
@@ -243,25 +245,35 @@ def _in_one(handling: Handling, rows: list[_Row]) -> list[tuple[int, bytes]]:
     return [(rows.index(row), _dumped(error)) for row, error in run.failures or ()]
 
 
-def _dumped(error: BaseException) -> bytes:
+def _dumped(error: BaseException) -> Dumped:
     """An exception that can be read again on the other side, whatever it is."""
     try:
         data = pickle.dumps(error)
         pickle.loads(data)
-    except Exception:  # noqa: BLE001 - a class may do anything when it is pickled; its text will have to do
-        text = f"{type(error).__name__}: {text_of(error)}"
-        # What the handler asked for stays what it asked for.
-        if isinstance(error, Reject):
-            return pickle.dumps(Reject(text))
-        if isinstance(error, RetryLater):
-            return pickle.dumps(RetryLater(error.delay_s, text))
-        return pickle.dumps(RuntimeError(text))
-    return data
+    except Exception:  # noqa: BLE001 - a class may do anything when it is pickled; what it says will have to do
+        data = b""
+    return data, pickle.dumps(_described(error))
 
 
-def _loaded(data: bytes) -> BaseException:
-    try:
-        loaded: BaseException = pickle.loads(data)
-    except Exception as error:  # noqa: BLE001 - its class may be there only; that it failed is known all the same
-        return RuntimeError(f"an exception that only the worker process knows ({error!r})")
+def _described(error: BaseException) -> BaseException:
+    """The same of classes that both sides have. What the handler asked for stays what it asked for."""
+    name, text = type_name_of(error), text_of(error)
+    if isinstance(error, Reject):
+        return Reject(f"{name}: {text}")
+    if isinstance(error, RetryLater):
+        return RetryLater(error.delay_s, f"{name}: {text}")
+    return HandlerFailedError(name, text)
+
+
+def _loaded(dumped: Dumped) -> BaseException:
+    data, described = dumped
+    loaded: BaseException
+    if data:
+        try:
+            loaded = pickle.loads(data)
+        except Exception as error:  # noqa: BLE001 - as above: the class may be in the worker process only
+            log.debug("an exception of a worker process cannot be read here: %r", error)
+        else:
+            return loaded
+    loaded = pickle.loads(described)
     return loaded

@@ -20,10 +20,11 @@ from headrace.client.consumer.errors import RecordDeserializationError
 from headrace.client.consumer.records import ConsumerRecord
 from headrace.client.ranges import OnLoss, RangeReader, pass_loss, refuse_loss, without_group
 from headrace.errors import RetriableError
+from headrace.functions import check_has_run
 from headrace.parallel.core import make_entries
 from headrace.parallel.engine import Engine
 from headrace.parallel.finished import Interval
-from headrace.parallel.handling import Handling
+from headrace.parallel.handling import HANDLER, Handling
 from headrace.parallel.member import Member
 from headrace.parallel.retries import damage_of
 from headrace.parallel.tracker import PartitionTracker
@@ -360,7 +361,9 @@ class RangeReaders:
                 if tracker.draining or not tracker.alive:
                     return False
                 try:
-                    handler(record if deserialised is None else deserialised(record))
+                    result = handler(record if deserialised is None else deserialised(record))
+                    if result is not None:
+                        check_has_run(result, HANDLER)
                 except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its record's failure
                     self._failed(entry, [(record, error)], record.offset + 1)
                 else:

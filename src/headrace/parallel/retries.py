@@ -14,6 +14,7 @@ from headrace.client.consumer.errors import RecordDeserializationError
 from headrace.client.consumer.records import ConsumerRecord
 from headrace.parallel.errors import (
     DamagedBatchError,
+    HandlerFailedError,
     HandlerStalledError,
     Reject,
     RetryLater,
@@ -132,6 +133,11 @@ def text_of(error: BaseException) -> str:
         return f"({type(error).__name__} cannot be shown)"
 
 
+def type_name_of(error: BaseException) -> str:
+    """The name of an exception's class, also of one that only a worker process has."""
+    return error.type_name if isinstance(error, HandlerFailedError) else type(error).__name__
+
+
 # --- headers ----------------------------------------------------------------------------------------------------------
 
 
@@ -184,7 +190,7 @@ def diverted_headers(outgoing: Outgoing, group: str, now_ms: int) -> list[Header
         GROUP: group,
         ATTEMPT: str(outgoing.verdict.attempt),
         FAILED_MS: str(now_ms),
-        ERROR_TYPE: type(error).__name__ if error is not None else "",
+        ERROR_TYPE: "" if error is None else type_name_of(error),
         ERROR: "" if error is None else text_of(error)[:_ERROR_TEXT_MAX],
         REASON: "" if error is None else reason_of(error),
     }

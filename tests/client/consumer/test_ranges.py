@@ -12,7 +12,7 @@ from tests.client.consumer.fake_group import FakeGroupCluster, prefers_broker_2
 from tests.client.fake import VirtualClock
 from tests.records.legacy_messages import message, wrapper
 
-from headrace.client.consumer.errors import LogTruncationError, RecordDeserializationError
+from headrace.client.consumer.errors import IllegalStateError, LogTruncationError, RecordDeserializationError
 from headrace.client.consumer.records import ConsumerRecord, ConsumerRecords
 from headrace.client.ranges import Loss, LostOffsetsError, RangeReader, pass_loss
 from headrace.errors import ErrorCode, OffsetOutOfRangeError, RequestTimedOutError, UnsupportedForMessageFormatError
@@ -356,3 +356,25 @@ def test_a_topic_that_is_not_there_is_waited_for_and_said() -> None:
     cluster = FakeGroupCluster(VirtualClock(), 1, {"other": 1})
     with pytest.raises(RequestTimedOutError, match="has no leader, or does not exist"):
         range_offsets(cluster, 0, 10, timeout=5)
+
+
+def test_a_read_that_was_replaced_says_so_and_leaves_the_new_one_alone() -> None:
+    cluster = FakeGroupCluster(VirtualClock(), 1, {"t": 2})
+    for _ in range(3):
+        for partition in (0, 1):
+            cluster.write("t", partition, 10)
+    with range_reader(cluster) as reader:
+        first = reader.read({T0: (0, 30)}, rows_max=10)
+        second = reader.read({TopicPartition("t", 1): (0, 30)}, rows_max=10)
+        assert offsets_of([next(first)]) == list(range(10))
+        assert offsets_of([next(second)]) == list(range(10))
+        with pytest.raises(IllegalStateError, match="another read of this range reader has begun since"):
+            next(first)
+        assert offsets_of(second) == list(range(10, 30))
+        third = reader.read({T0: (0, 30)}, rows_max=10)
+        next(third)
+        fourth = reader.read({TopicPartition("t", 1): (0, 30)}, rows_max=10)
+        next(fourth)
+        third.close()  # type: ignore[attr-defined]  # as when it is dropped
+        assert offsets_of(fourth) == list(range(10, 30))
+        assert offsets_of(reader.read({T0: (0, 30)})) == list(range(30))

@@ -8,14 +8,17 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.waiting import eventually
 
+import headrace.testing
 from headrace import AbortableTransactionError, Admin, Consumer, Producer, aio, exactly_once
 from headrace.config import ConfigError
+from headrace.functions import NotRunError
 from headrace.testing.processes import BrokerProcess
 
 from .conftest import OVERRIDES, Cluster
@@ -144,6 +147,52 @@ def test_run_tries_again_what_passes_and_gives_up_on_what_does_not(headrace_2: C
         with pytest.raises(AbortableTransactionError, match="larger than"):
             exactly_once(consumer, producer, poll_timeout=0.2).run(lambda _: producer.send(target, b"x" * 2_000_000))
     assert kafka.read(target) == [b"%06d" % number for number in range(10)]
+
+
+def test_what_would_not_run_is_refused_and_nothing_is_committed(kafka: Cluster) -> None:
+    source, group = kafka.topic(), kafka.name("group")
+    fill(kafka, source, 10)
+
+    async def handle(batch: Any) -> None:
+        raise AssertionError("nobody awaits it")
+
+    def generate(batch: Any) -> Iterator[None]:
+        yield
+
+    with Consumer(kafka.consumer_config(group_id=group)) as consumer, Producer(kafka.producer_config()) as producer:
+        consumer.subscribe([source])
+        batches = exactly_once(consumer, producer, poll_timeout=0.2)
+        with pytest.raises(TypeError, match="handle is an `async def`"):
+            batches.run(handle)
+        with pytest.raises(TypeError, match="generate is a generator function"):
+            batches.run(generate)
+        with pytest.raises(NotRunError, match="handle did not run"):
+            batches.run(lambda batch: handle(batch))
+        assert committed(kafka, group) == 0
+
+    async def run() -> None:
+        consumer_config, producer_config = kafka.consumer_config(group_id=group), kafka.producer_config()
+        async with aio.Consumer(consumer_config) as consumer, aio.Producer(producer_config) as producer:
+            consumer.subscribe([source])
+            async with aio.exactly_once(consumer, producer, poll_timeout=0.2) as batches:
+                with pytest.raises(TypeError, match=r"lambda.* gave back NoneType: give an `async def`"):
+                    await batches.run(lambda batch: None)  # type: ignore[arg-type,return-value]  # that is the mistake
+                with pytest.raises(TypeError, match="generate is a generator function"):
+                    await batches.run(generate)  # type: ignore[arg-type]  # another
+
+    asyncio.run(run())
+    assert committed(kafka, group) == 0
+
+
+def test_joining_the_group_is_no_idle_time() -> None:
+    with headrace.testing.broker(overrides={**OVERRIDES, "group.initial.rebalance.delay.ms": "1500"}) as broker:
+        kafka = Cluster(broker.address, 2)
+        source, group = kafka.topic(), kafka.name("group")
+        fill(kafka, source, 10)
+        with Consumer(kafka.consumer_config(group_id=group)) as consumer, Producer(kafka.producer_config()) as producer:
+            consumer.subscribe([source])
+            batches = exactly_once(consumer, producer, poll_timeout=0.2, idle_timeout=0.6)
+            assert sum(len(batch) for batch in batches) == 10
 
 
 def test_on_asyncio_the_same(kafka: Cluster) -> None:

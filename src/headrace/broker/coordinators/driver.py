@@ -285,7 +285,7 @@ class CoordinatorDriver(Generic[OutcomeT, ShardT]):
         if topic is None:
             return
         for index, state in enumerate(topic.partitions):
-            if state.leader == self.broker.node_id:
+            if self.broker.is_this(state.leader):
                 self.lead(index, state.leader_epoch)
             else:
                 self.resign(index, state.leader_epoch)

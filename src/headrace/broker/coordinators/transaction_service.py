@@ -75,6 +75,10 @@ class TransactionService(CoordinatorDriver[Outcome, Shard]):
             broker, self._peers, is_current=self._is_current, tell=self._markers_written, keep=self.keep
         )
 
+    def look_again(self) -> None:
+        """Brokers have come or gone."""
+        self._peers.look_again()
+
     def follow(self, topic: TopicImage | None) -> None:
         super().follow(topic)
         self._questions.retry_now()
@@ -147,7 +151,7 @@ class TransactionService(CoordinatorDriver[Outcome, Shard]):
         asked = list(partitions)
         index = self.coordinator.partition_of(transactional_id)
         node_id = self._questions.coordinator_of(index)
-        is_here = node_id is None or node_id == self.broker.node_id
+        is_here = node_id is None or self.broker.is_this(node_id)
         if is_here and not adds:
             if self.broker.out_of_touch is not None:
                 return dict.fromkeys(asked, ErrorCode.NOT_COORDINATOR)
@@ -173,7 +177,7 @@ class TransactionService(CoordinatorDriver[Outcome, Shard]):
         for partition in request.partitions:
             leader = self._markers.leader_of(partition)
             # One that does not exist is refused in the words of this broker.
-            (here if leader is None or leader == self.broker.node_id else elsewhere).append(partition)
+            (here if leader is None or self.broker.is_this(leader) else elsewhere).append(partition)
         if elsewhere:
             self._markers.send(request, elsewhere)
         if here or not elsewhere:

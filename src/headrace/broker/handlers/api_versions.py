@@ -3,6 +3,7 @@
 Serves versions 0-4. A request of a newer version is answered in version 0 with UNSUPPORTED_VERSION and the range of
 ApiVersions itself, so that any client can step down. From version 3 on the client's name and version are checked.
 Below version 4, features that may be at level 0 are not told: Java's clients up to 3.8 fail on them (KAFKA-17492).
+A broker that means another life of this one is refused (STALE_BROKER_EPOCH).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from headrace.protocol.messages.api_versions import (
     FinalizedFeatureKey,
     SupportedFeatureKey,
 )
+from headrace.protocol.schema import ZERO_UUID
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -41,6 +43,9 @@ def api_versions(broker: Broker, context: RequestContext, request: ApiVersionsRe
         _SOFTWARE.fullmatch(request.client_software_name) and _SOFTWARE.fullmatch(request.client_software_version)
     ):
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
+    if request.receiver not in (ZERO_UUID, broker.incarnation):
+        # Another broker means a former life of this one, or the one that has its number by now.
+        return ApiVersionsResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
     response = ApiVersionsResponse(api_keys=served_apis(context.is_from_broker))
     response.supported_features = [
         SupportedFeatureKey(name=name, min_version=low, max_version=high)

@@ -31,11 +31,14 @@ async def register(broker: Broker, request: BrokerRegistrationRequest) -> Broker
         stopped_in_epoch=request.previous_broker_epoch,
     )
     try:
-        # A former life that goes on elsewhere, cut off from the store, must not take the number back.
-        if broker.membership is not None and await broker.membership.is_another_life(
-            request.broker_id, request.incarnation_id
-        ):
-            return BrokerRegistrationResponse(error_code=ErrorCode.DUPLICATE_BROKER_REGISTRATION)
+        # A former life that goes on elsewhere, cut off from the store, must not take the number back; nor while the one
+        # that has it now is without a session for a moment.
+        if broker.membership is not None:
+            holder = await broker.membership.holder(request.broker_id)
+            if holder is None:
+                return BrokerRegistrationResponse(error_code=ErrorCode.REQUEST_TIMED_OUT)
+            if holder.incarnation != request.incarnation_id:
+                return BrokerRegistrationResponse(error_code=ErrorCode.DUPLICATE_BROKER_REGISTRATION)
         epoch = await broker.metadata.change(lambda image: broker.controller.register_broker(image, registration))
     except StoreError:
         return BrokerRegistrationResponse(error_code=ErrorCode.NOT_CONTROLLER)

@@ -13,7 +13,7 @@ from headrace.cluster.image import InconsistentMetadataError
 from headrace.cluster.records import METADATA_TOPIC, METADATA_TOPIC_ID
 from headrace.cluster.store import Reading, Seat
 from headrace.cluster.store.batches import checked_batches, records_of
-from headrace.errors import NotControllerError, StaleControllerEpochError, error_for
+from headrace.errors import ErrorCode, NotControllerError, StaleControllerEpochError, error_for
 from headrace.protocol.messages.fetch import (
     FetchPartition,
     FetchRequest,
@@ -62,11 +62,13 @@ class MetadataFetcher:
         if seat.epoch < known_epoch:
             raise StaleControllerEpochError(f"The controller of epoch {seat.epoch} was followed by {known_epoch}.")
         timeout_s = max(self._timeout_s, 2 * wait_s)
-        answer = await self._membership.ask_seat(seat, lane, self._request(offset, seat.epoch, wait_s), timeout_s)
+        answer = await self._membership.ask_seat(seat, lane, self.request_from(offset, seat.epoch, wait_s), timeout_s)
         if answer is None:
             raise NotControllerError(f"Broker {seat.member.node_id} is no longer the controller.")
         data = _partition_of(answer)
         if data.error_code:
+            if data.error_code == ErrorCode.STALE_BROKER_EPOCH:
+                self._membership.beat_now()
             raise error_for(data.error_code, f"Broker {seat.member.node_id} gives no metadata from {offset} on.")
         if data.current_leader.leader_epoch != seat.epoch:
             raise StaleControllerEpochError(
@@ -78,12 +80,13 @@ class MetadataFetcher:
 
     async def ask(self, former: Seat, epoch: int, timeout_s: float) -> None:
         """Fetch from a controller under the epoch of a later one, of which it learns by that."""
-        request = self._request(self._broker.image.offset, epoch, 0.0)
+        request = self.request_from(self._broker.image.offset, epoch)
         await self._membership.peers.request(
             former.member.node_id, PeerConnection.OUTCOMES, request, timeout_ms=timeout_s * 1000
         )
 
-    def _request(self, offset: int, epoch: int, wait_s: float) -> FetchRequest:
+    def request_from(self, offset: int, epoch: int, wait_s: float = 0.0) -> FetchRequest:
+        """What asks the controller of that epoch for all that comes after an offset."""
         node_id = self._broker.node_id
         partition = FetchPartition(
             partition=0, current_leader_epoch=epoch, fetch_offset=offset, partition_max_bytes=self._bytes_max

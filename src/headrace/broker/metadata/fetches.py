@@ -41,6 +41,8 @@ def fetch_metadata(
     """The answer to a broker; it waits for an append where there is nothing new."""
     wanted = request.topics[0].partitions[0]
     tail, membership = broker.metadata.active.tail, broker.membership
+    if _is_stale(broker, replica_id, request.replica_state.replica_epoch):
+        return _answer(request, _refused(ErrorCode.STALE_BROKER_EPOCH, _leader(-1, -1)))
     if membership is not None and broker.metadata.active.is_active and replica_id in broker.image.brokers:
         membership.observers.fetched(replica_id, wanted.fetch_offset, tail.end_offset, broker.runtime.clock.now_ms())
         if wanted.current_leader_epoch > tail.epoch:
@@ -56,11 +58,19 @@ def fetch_metadata(
     return Pending(_wait(broker, replica_id, request, wanted, wait_s))
 
 
+def _is_stale(broker: Broker, replica_id: int, broker_epoch: int) -> bool:
+    """Whether another life of that broker was registered since; one that starts has no epoch yet, and may read."""
+    known = broker.image.brokers.get(replica_id)
+    return known is not None and -1 < broker_epoch < known.epoch
+
+
 async def _wait(
     broker: Broker, replica_id: int, request: FetchRequest, wanted: FetchPartition, wait_s: float
 ) -> FetchResponse:
     deadline = asyncio.get_running_loop().time() + wait_s
     while True:
+        if _is_stale(broker, replica_id, request.replica_state.replica_epoch):
+            return _answer(request, _refused(ErrorCode.STALE_BROKER_EPOCH, _leader(-1, -1)))
         data = _look(broker, request, wanted)
         left_s = deadline - asyncio.get_running_loop().time()
         if data.error_code or data.records or left_s <= 0:

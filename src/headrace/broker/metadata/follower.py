@@ -51,6 +51,7 @@ class MetadataFollower:
         # Of the store, before what it has is taken.
         self._reading = asyncio.Lock()
         self._followers: list[Follower] = []
+        self._at_once: list[Callable[[], None]] = []
         self._following: list[asyncio.Task[None]] = []
         #: By the clock's `boottime`: what another broker, as the controller, had decided by then is known here.
         self.heard_at = float("-inf")
@@ -65,6 +66,10 @@ class MetadataFollower:
     def follow(self, follower: Follower) -> None:
         """Call this with every later change, once the logs agree with it."""
         self._followers.append(follower)
+
+    def on_brokers(self, callback: Callable[[], None]) -> None:
+        """Call this when brokers come or go, before anything that waits for a disk."""
+        self._at_once.append(callback)
 
     async def open(self) -> None:
         """Replay the store. Nobody is told of what was before."""
@@ -225,6 +230,7 @@ class MetadataFollower:
             await self._runtime.offload(fold, Reading([], 0, reading.snapshot, reading.snapshot_end), fresh)
             changes = difference(image, fresh)
             image.become(fresh)
+            self._look_at_brokers(changes)
             await self._tell(changes)
         entries = reading.records
         done = 0
@@ -232,8 +238,16 @@ class MetadataFollower:
             changes = apply(image, step)
             done += len(step)
             image.offset = entries[done - 1][0] + 1
+            self._look_at_brokers(changes)
             await self._tell(changes)
         image.offset = max(image.offset, reading.end_offset)
+
+    def _look_at_brokers(self, changes: Changes) -> None:
+        for callback in self._at_once if changes.brokers else ():
+            try:
+                callback()
+            except Exception:
+                log.exception("a change of the brokers was not followed, by a defect: please report it")
 
     async def _tell(self, changes: Changes) -> None:
         """Let the logs agree with the image, then tell whoever follows. What fails is told again before the rest."""

@@ -28,6 +28,7 @@ from headrace.cluster.image import Image
 from headrace.cluster.store import Seat, SessionLostError, Store, StoreError, StoreMember, StoreUnavailableError
 from headrace.errors import (
     BrokerIdNotRegisteredError,
+    DuplicateBrokerRegistrationError,
     ErrorCode,
     HeadraceError,
     NetworkError,
@@ -54,6 +55,8 @@ _RETRY_S: Final = 0.1
 _DEFECT_RETRY_S: Final = 1.0
 _OF_ALL: Final = -1  # no broker
 _REREGISTER_S_MAX: Final = 2.0
+#: How a broker is refused whose number is another's.
+_OF_ANOTHER_LIFE: Final = (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.DUPLICATE_BROKER_REGISTRATION)
 #: Longer than a fetch of the metadata waits.
 _HEARD_S_MAX: Final = 1.0
 
@@ -94,6 +97,7 @@ class ClusterMembership:
         self._tasks: list[asyncio.Task[None]] = []
         self._reading: set[asyncio.Future[None]] = set()
         self._is_fenced = True
+        self._beat_due = asyncio.Event()
         self._changed = asyncio.Event()
         # Those who wait for an answer of a controller, by what is done when another is known.
         self._asking: dict[asyncio.Future[None], Seat] = {}
@@ -123,8 +127,13 @@ class ClusterMembership:
         self._tasks.append(asyncio.get_running_loop().create_task(work))
 
     async def register(self, registration: Registration) -> int:
-        """Be registered with the controller; this broker's epoch."""
+        """Be registered with the controller, which is asked until it does so; this broker's epoch."""
         self._registration = registration
+        patience = Patience(self._clock, self._registration_s, REGISTRATION_TIMEOUT, self._broker.is_start_given_up)
+        what = f"broker {registration.node_id} is not registered by the controller"
+        return await patience.insist(what, lambda: self._register(registration, max(_RETRY_S, patience.left_s)))
+
+    async def _register(self, registration: Registration, timeout_s: float) -> int:
         request = BrokerRegistrationRequest(
             broker_id=registration.node_id,
             cluster_id=self._broker.cluster_id,
@@ -141,17 +150,12 @@ class ClusterMembership:
             log_dirs=list(registration.directories),
             previous_broker_epoch=registration.stopped_in_epoch,
         )
-        patience = Patience(self._clock, self._registration_s, REGISTRATION_TIMEOUT, self._broker.is_start_given_up)
-
-        async def attempt() -> int:
-            response = await self.ask_controller(request, timeout_s=max(_RETRY_S, patience.left_s))
-            if response.error_code:
-                why = error_for(response.error_code)
-                raise error_for(response.error_code, f"the controller refuses it ({why.code.name}): {why}")
-            epoch: int = response.broker_epoch
-            return epoch
-
-        return await patience.insist(f"broker {registration.node_id} is not registered by the controller", attempt)
+        response = await self.ask_controller(request, timeout_s=timeout_s)
+        if response.error_code:
+            why = error_for(response.error_code)
+            raise error_for(response.error_code, f"the controller refuses it ({why.code.name}): {why}")
+        epoch: int = response.broker_epoch
+        return epoch
 
     async def serve(self) -> None:
         """All logs are open: tell the controller from now on, and return once clients are sent here."""
@@ -236,6 +240,7 @@ class ClusterMembership:
 
     def _seat_is(self, seat: Seat | None) -> None:
         self.seat = seat
+        self.peers.look_again()
         if self._broker.answers.controller_id != self.controller_id:
             self._broker.answers.controller_id = self.controller_id
             self._broker.pipeline.forget_kept()
@@ -255,7 +260,7 @@ class ClusterMembership:
 
     async def _contend(self) -> None:
         """Be the controller, or know who is, for as long as this broker lives."""
-        while True:
+        while self._broker.identity.replaced is None:
             try:
                 epoch = await self._store.elect(self.member)
                 if epoch is None:
@@ -308,11 +313,12 @@ class ClusterMembership:
         replicas = self._broker.replicas
         replicas.suspend("the session of this broker with the store is over; it registers again")
         said, pause_s = "", _RETRY_S
-        while True:
+        while self._broker.identity.replaced is None:
             try:
                 await self._store.register(self.member)
                 await self._metadata.follower.catch_up()
-                replicas.resume()
+                if self._broker.identity.replaced is None:
+                    replicas.resume()
                 return
             except HeadraceError as error:
                 if str(error) != said:
@@ -331,12 +337,9 @@ class ClusterMembership:
         member = self._living.get(node_id)
         return member is not None and member.incarnation == incarnation
 
-    async def is_another_life(self, node_id: int, incarnation: bytes) -> bool:
-        """Whether the store has a session of another life of that broker: on another machine, say."""
-        if self.is_alive(node_id, incarnation):
-            return False
-        living = (await self._store.members()).get(node_id)
-        return living is not None and living.incarnation != incarnation
+    async def holder(self, node_id: int) -> StoreMember | None:
+        """Which life of that broker has a session with the store."""
+        return (await self._store.members()).get(node_id)
 
     async def _tell_former(self, former: Seat) -> None:
         """Let the controller before this one know that it is none: it may be cut off from the store alone."""
@@ -436,6 +439,10 @@ class ClusterMembership:
 
     # --- heartbeats
 
+    def beat_now(self) -> None:
+        """The controller does not know this broker in its epoch: see soon what is to be done about it."""
+        self._beat_due.set()
+
     def _heartbeat(self, *, want_shut_down: bool = False) -> BrokerHeartbeatRequest:
         return BrokerHeartbeatRequest(
             broker_id=self.member.node_id,
@@ -446,13 +453,13 @@ class ClusterMembership:
 
     async def _beat(self) -> None:
         is_connected = True
-        while True:
+        while self._broker.identity.replaced is None:
             try:
                 # One that is late ends its connection: not that of requests which the controller takes long for.
                 lane = PeerConnection.HEARTBEATS
                 response = await self.ask_controller(self._heartbeat(), timeout_s=self._session_s, lane=lane)
                 if response.error_code == ErrorCode.STALE_BROKER_EPOCH and self._registration is not None:
-                    self._broker.broker_epoch = await self.register(self._registration)
+                    await self._register_again(self._registration)
                 elif response.error_code == ErrorCode.NONE:
                     self._is_fenced = response.is_fenced
                     self._tell()
@@ -464,7 +471,18 @@ class ClusterMembership:
             except Exception:
                 # Without heartbeats a broker that was fenced stays so for good.
                 log.exception("a heartbeat failed, by a defect: please report it")
-            await asyncio.sleep(_RETRY_S if self._is_fenced else self._heartbeat_s)
+            with contextlib.suppress(TimeoutError):
+                pause_s = _RETRY_S if self._is_fenced else self._heartbeat_s
+                await asyncio.wait_for(self._beat_due.wait(), pause_s)
+            self._beat_due.clear()
+
+    async def _register_again(self, registration: Registration) -> None:
+        """The controller does not know this broker in its epoch: it was unregistered, or another has its number."""
+        try:
+            self._broker.is_registered(await self._register(registration, self._session_s))
+        except DuplicateBrokerRegistrationError:
+            # The session that this broker registered in is over, and another process has registered since.
+            self._broker.identity.give_up("the store has a session of another process under its number")
 
     async def reserve_producer_ids(self) -> ProducerIdBlock:
         request = AllocateProducerIdsRequest(broker_id=self.member.node_id, broker_epoch=self._broker.broker_epoch)
@@ -478,9 +496,10 @@ class ClusterMembership:
     def _locate(self, node_id: int) -> Node | None:
         """Where a broker is: the controller's address is known from the store, also before it is registered."""
         if self.seat is not None and self.seat.member.node_id == node_id:
-            return Node(node_id, self.seat.member.host, self.seat.member.port)
+            member = self.seat.member
+            return Node(node_id, member.host, member.port, incarnation=member.incarnation)
         broker = self._metadata.image.brokers.get(node_id)
-        return None if broker is None else Node(node_id, broker.host, broker.port)
+        return None if broker is None else Node(node_id, broker.host, broker.port, incarnation=broker.incarnation_id)
 
     async def ask_controller(
         self,
@@ -513,7 +532,7 @@ class ClusterMembership:
             try:
                 if self._metadata.active.is_active:
                     response = await local()
-                elif seat is not None and seat.member.node_id != self.member.node_id:
+                elif seat is not None and seat.member.incarnation != self.incarnation:
                     response = await self._ask_remote(seat, lane, request, left_s, version)
                     if response is None and once:
                         raise NetworkError(f"Broker {seat.member.node_id} did not answer while it was the controller.")
@@ -522,6 +541,8 @@ class ClusterMembership:
                     raise
                 reason = str(error)
             if response is not None:
+                if getattr(response, "error_code", ErrorCode.NONE) in _OF_ANOTHER_LIFE:
+                    return response  # nothing was decided, and who is refused so may not be told the metadata either
                 if not tells(response, ErrorCode.NOT_CONTROLLER):
                     await self._see_outcome(deadline)
                     return response

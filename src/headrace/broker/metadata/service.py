@@ -65,6 +65,10 @@ class MetadataService:
         """Call this with every later change, once the logs agree with it."""
         self.follower.follow(follower)
 
+    def on_brokers(self, callback: Callable[[], None]) -> None:
+        """Call this when brokers come or go, before anything that waits for a disk."""
+        self.follower.on_brokers(callback)
+
     async def open(self) -> None:
         """Replay the store."""
         await self.follower.open()

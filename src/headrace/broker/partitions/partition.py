@@ -23,7 +23,7 @@ from headrace.broker.partitions.turns import LogTurns
 from headrace.broker.replication.commits import Commits
 from headrace.broker.replication.deletions import Deletions, low_watermark
 from headrace.broker.replication.follower import Position, is_about, position
-from headrace.broker.replication.leader import LeaderState, Proposal
+from headrace.broker.replication.leader import UNKNOWN, LeaderState, Proposal
 from headrace.broker.replication.surroundings import ALONE, Surroundings
 from headrace.errors import (
     KafkaStorageError,
@@ -420,6 +420,11 @@ class Partition:
         if current_leader_epoch > NO_LEADER_EPOCH and node_id not in self.leadership.replicas:
             # It may be one that is being added, and has heard of it before this broker.
             raise UnknownLeaderEpochError(f"{self.key}: broker {node_id} has no replica of it, as far as is known here")
+        registered = self._surroundings.broker_epoch(node_id)
+        if registered is not None and UNKNOWN < broker_epoch < registered:
+            # What another process with its number has says nothing of what this one's replica has.
+            words = f"broker {node_id} of epoch {broker_epoch} was followed by one of epoch {registered}"
+            raise NotLeaderOrFollowerError(f"{self.key}: {words}")
         if (state := self.state) is None or not state.check_fetch(node_id, broker_epoch):
             raise NotLeaderOrFollowerError(f"{self.key}: broker {node_id} has no replica of it")
 

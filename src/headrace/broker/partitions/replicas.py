@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar, TypeVarTuple
 
-from headrace.broker.partitions.leadership import Leadership
+from headrace.broker.partitions.leadership import NO_LEADER, Leadership
 from headrace.broker.partitions.partition import Partition
 from headrace.broker.replication.surroundings import ALONE, Surroundings
 from headrace.cluster.changes import Changes
@@ -57,6 +57,8 @@ class Replicas:
         self.partitions: dict[tuple[str, int], Partition] = {}
         self._offline: dict[tuple[str, int], _Offline] = {}
         self._writers: dict[str, DirectoryWriter] = {}
+        #: Whether what the metadata says of this broker's number is about this process (`metadata/identity.py`).
+        self.holds_number: Callable[[], bool] = _always
         #: Why this broker leads nothing for now, whatever the metadata says.
         self.suspended: str | None = None
         #: Called when logs could not be made, so that the controller hears of it.
@@ -197,7 +199,7 @@ class Replicas:
                 if known is not None or (topic.name, index) in self._offline:
                     left.append(TopicPartition(topic.name, index))
             elif known is not None:
-                known.lead(leadership(state))
+                known.lead(self._leadership(state))
             elif self._is_open and (is_new or self._may_be_made(TopicPartition(topic.name, index), state)):
                 new.append((topic, index, state))
         await self._drop_partitions(left, "its replica was moved to other brokers")
@@ -274,11 +276,18 @@ class Replicas:
         directory = self.directories.directory_of(partition_log)
         key = TopicPartition(topic, index)
         partition = self.partitions[topic, index] = Partition(
-            self._node_id, key, partition_log, self.writer(directory), leadership(state), self.surroundings
+            self._node_id, key, partition_log, self.writer(directory), self._leadership(state), self.surroundings
         )
         if self.suspended is not None:
             partition.suspend(self.suspended)
         self._look_at_log(partition)
+
+    def _leadership(self, state: PartitionImage) -> Leadership:
+        found = leadership(state)
+        if found.leader_id == self._node_id and not self.holds_number():
+            # Another life of this number leads in that epoch, or did.
+            found.leader_id = NO_LEADER
+        return found
 
     def _look_at_log(self, partition: Partition) -> bool:
         """Whether the log that a partition was just given is in service: if its disk failed meanwhile, nobody knew
@@ -414,6 +423,11 @@ class Replicas:
 
 def _offline_by(error: HeadraceError) -> _Offline:
     return _Offline(str(error), is_waiting=isinstance(error, DiskError) and error.is_shortage)
+
+
+def _always() -> bool:
+    """A broker that nobody can have replaced."""
+    return True
 
 
 def _ignore() -> None:

@@ -169,7 +169,7 @@ class ReplicationManager:
         address = found.listener(name) if isinstance(name, str) else None
         if address is None and found.listeners:
             address = found.listeners[0]
-        return None if address is None else Node(node_id, address.host, address.port, found.rack)
+        return None if address is None else Node(node_id, address.host, address.port, found.rack, found.incarnation_id)
 
     # --- in-sync replicas
 

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from headrace.assignors import Assignor, AssignorError, resolve
-from headrace.client.arguments import check_callback, check_listener, partitions_of
+from headrace.client.arguments import check_listener, partitions_of
 from headrace.client.cluster.drivers import AsyncClient, BlockingClient
 from headrace.client.compiled import begin_loading
 from headrace.client.configs import ConnectionConfig, merge
@@ -45,8 +45,9 @@ from headrace.client.consumer.records import (
 from headrace.client.errors import ClientClosedError
 from headrace.client.flows import Flow, Task, UserCode
 from headrace.client.serializers import load, make_deserializer
-from headrace.config import ConfigError
+from headrace.config import ConfigError, check_plain_setting
 from headrace.errors import RequestTimedOutError
+from headrace.functions import check_has_run, check_plain, is_generator
 from headrace.topics import TopicPartition
 
 log = logging.getLogger("headrace.client.consumer")
@@ -94,7 +95,7 @@ class ConsumerSetup:
     def on_commit(self, offsets: Offsets) -> None:
         for interceptor in self.interceptors:
             try:
-                interceptor.on_commit(offsets)
+                check_has_run(interceptor.on_commit(offsets), "an interceptor's on_commit")
             except Exception:
                 log.exception("an interceptor's on_commit raised")
 
@@ -129,6 +130,9 @@ def _interceptor(given: Any, config: Mapping[str, Any]) -> Any:
     for method in ("on_consume", "on_commit"):
         if not callable(getattr(made, method, None)):
             raise ConfigError({"interceptor.classes": f"interceptor {given!r} has no method {method}"})
+    # What on_consume gives is gone through, so it may be a generator.
+    for method in ("on_commit",) if is_generator(made.on_consume) else ("on_consume", "on_commit"):
+        check_plain_setting("interceptor.classes", getattr(made, method), method)
     if hasattr(made, "configure"):
         made.configure(config)
     return made
@@ -496,8 +500,7 @@ class ConsumerBase(ABC):
     def commit_async(self, offsets: Mapping[Any, Any] | None = None, callback: CommitCallback | None = None) -> None:
         """Commit without waiting; it is not tried again. `callback(error, offsets)` is called from a later poll,
         commit_sync or close, in the order of the commits."""
-        if callback is not None:
-            check_callback(callback, "commit_async(callback=…)")
+        check_plain(callback, "commit_async(callback=…)")
         self._use().commit_async(offsets, callback)
 
     @exclusive

@@ -27,6 +27,7 @@ from headrace.errors import (
     UnstableOffsetCommitError,
     error_for,
 )
+from headrace.functions import check_has_run
 from headrace.net.connection import Call
 from headrace.protocol.messages.offset_commit import (
     OffsetCommitRequest,
@@ -216,7 +217,7 @@ class OffsetCommits:
             error = failed
         one.is_told = True
         if one.callback is not None:
-            one.callback(error, one.offsets)
+            check_has_run(one.callback(error, one.offsets), "commit_async's callback")
         elif error is not None:
             log.warning("an asynchronous commit of %s partitions failed: %s", len(one.offsets), error)
 

@@ -38,6 +38,7 @@ from headrace.errors import (
     RetriableError,
     error_for,
 )
+from headrace.functions import check_has_run
 from headrace.net.connection import Call
 from headrace.protocol.messages.describe_groups import DescribeGroupsRequest
 from headrace.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
@@ -318,7 +319,7 @@ class GroupMembership:
                 # Should this be interrupted, and should they be given back: then they are news to the listener.
                 self._subscriptions.state(partition).in_callback = True
         try:
-            yield UserCode(method, (partitions,))
+            check_has_run((yield UserCode(method, (partitions,))), f"on_partitions_{what}")
         except Exception as error:
             log.exception("the rebalance listener raised in on_partitions_%s", what)
             return error

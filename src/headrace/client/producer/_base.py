@@ -13,11 +13,12 @@ from headrace.client.configs import ConnectionConfig, merge
 from headrace.client.errors import SerializationError
 from headrace.client.producer._rows import ColumnRows, Rows, is_text
 from headrace.client.producer.config import ProducerSettings, read_producer_config
-from headrace.client.producer.delivery import BatchDelivery, HeaderList, RecordMetadata
+from headrace.client.producer.delivery import ON_DELIVERY, BatchDelivery, HeaderList, RecordMetadata
 from headrace.client.producer.partitioners import make_partitioner
 from headrace.client.serializers import load, make_serializer
-from headrace.config import ConfigError
+from headrace.config import ConfigError, check_plain_setting
 from headrace.errors import HeadraceError
+from headrace.functions import check_has_run
 from headrace.protocol.api import ApiKey, api
 from headrace.records import kernels
 from headrace.records.compression import compress
@@ -113,11 +114,13 @@ class ProducerSetup:
         def tell(error: HeadraceError | None, metadata: RecordMetadata) -> None:
             for interceptor in interceptors:
                 try:
-                    interceptor.on_acknowledgement(metadata, error)
+                    check_has_run(
+                        interceptor.on_acknowledgement(metadata, error), "an interceptor's on_acknowledgement"
+                    )
                 except Exception:
                     log.exception("an interceptor's on_acknowledgement raised")
             if callback is not None:
-                callback(error, metadata)
+                check_has_run(callback(error, metadata), ON_DELIVERY)
 
         return tell
 
@@ -129,6 +132,7 @@ def _interceptor(given: Any, config: Mapping[str, Any]) -> Any:
     for method in ("on_send", "on_acknowledgement"):
         if not callable(getattr(made, method, None)):
             raise ConfigError({"interceptor.classes": f"interceptor {given!r} has no method {method}"})
+        check_plain_setting("interceptor.classes", getattr(made, method), method)
     if hasattr(made, "configure"):
         made.configure(config)
     return made

@@ -6,16 +6,16 @@ import itertools
 import logging
 import struct
 from bisect import bisect_right
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
-from operator import call, itemgetter
+from operator import itemgetter
 from typing import Any, cast, overload
 
 from headrace.client.producer._flushes import FlushWait
 from headrace.client.producer._unpacked import Unpacked
 from headrace.client.producer.delivery import (
     CALLBACK,
+    ON_DELIVERY,
     OWNER,
     PLACE,
     BatchDelivery,
@@ -27,6 +27,7 @@ from headrace.client.producer.delivery import (
     RecordMetadata,
 )
 from headrace.errors import HeadraceError, InvalidRecordError
+from headrace.functions import check_has_run
 from headrace.records.batch import HEADER_BYTES, Codec, increment_sequence, seal
 from headrace.records.build import (
     BatchOptions,
@@ -321,41 +322,31 @@ class ProducerBatch:
 
     def _tell_each(self, callbacks: list[DeliveryCallback | None], row: int) -> BaseException | None:
         count = len(callbacks)
-        nobody = callbacks.count(None)
-        if nobody == count:
+        if callbacks.count(None) == count:
             return None
         base = self.base_offset
         offsets: Iterable[int] = range(base + row, base + row + count) if base >= 0 else repeat(-1)
         appended = self.log_append_time_ms
         stamps: Iterable[int] = repeat(appended) if appended >= 0 else self.timestamps[row : row + count]
         rows = zip(repeat(self.topic), repeat(self.partition), offsets, stamps)
-        # Made and handed over in C: what is left per record is the user's function.
+        # Made in C: what is left per record is the user's function, and a look at what it gave.
         reports = map(_new_metadata, repeat(RecordMetadata), rows)
         errors: Iterable[HeadraceError | None] = repeat(None)
         if self.error is not None:
             errors = repeat(self.error) if not self.record_errors else map(self.error_of, range(row, row + count))
-        first = callbacks[0]
-        if nobody:
-            calls: Iterator[Any] = map(_call_if, callbacks, errors, reports)
-        elif callbacks.count(first) == count and first is not None:
-            calls = map(first, errors, cast("Iterable[RecordMetadata]", reports))
-        else:
-            calls = map(cast(Any, call), callbacks, errors, reports)
         interruption: BaseException | None = None
+        calls = zip(callbacks, errors, cast("Iterable[RecordMetadata]", reports))
         while True:
             try:
-                deque(calls, maxlen=0)
+                for callback, error, metadata in calls:
+                    if callback is not None and (result := callback(error, metadata)) is not None:
+                        check_has_run(result, ON_DELIVERY)
                 return interruption
             except Exception:
                 # It goes on with the next record's.
                 log.exception("a delivery callback for %s-%d raised", self.topic, self.partition)
             except BaseException as ended:  # noqa: BLE001 - told to whoever may be ended by it, once all is told
                 interruption = ended
-
-
-def _call_if(callback: DeliveryCallback | None, error: HeadraceError | None, metadata: Any) -> None:
-    if callback is not None:
-        callback(error, metadata)
 
 
 def tell_batch(
@@ -368,7 +359,7 @@ def tell_batch(
         return None
     if delivery.callback is not None:
         try:
-            delivery.callback(delivery.error, delivery.ranges)
+            check_has_run(delivery.callback(delivery.error, delivery.ranges), ON_DELIVERY)
         except Exception:
             log.exception("a delivery callback for %s raised", delivery.topic)
         except BaseException as ended:  # noqa: BLE001 - as in `_tell_each`

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from headrace.client.arguments import check_callback, whole_number
+from headrace.client.arguments import whole_number
 from headrace.client.compiled import count_rows
 from headrace.client.producer._base import (
     ProducerRecord,
@@ -20,6 +20,7 @@ from headrace.client.producer._core import ProducerCore
 from headrace.client.producer._rows import ColumnRows, Rows
 from headrace.client.producer._sender import Sender
 from headrace.client.producer.delivery import BatchDelivery, Delivery, DeliveryCallback
+from headrace.functions import check_plain
 from headrace.records.arrow import need_arrow
 from headrace.runtime import Clock
 
@@ -61,7 +62,9 @@ class ProducerCalls:
         timestamp (milliseconds), the time it is put into a batch. `headers` are pairs (or a mapping) of name and bytes.
         `on_delivery(error, metadata)` is called once, `error` None when all went well.
         """
-        # Everything here is paid per record: one list, one append, two comparisons (docs/design/client-speed.md).
+        # Everything here is paid per record: one list, one append, few comparisons (docs/design/client-speed.md).
+        if on_delivery is not None:
+            check_plain(on_delivery, "send(on_delivery=…)")
         if not self._is_plain:
             record, on_delivery = self._setup.convert(
                 ProducerRecord(topic, value, key, partition, timestamp, headers), on_delivery
@@ -84,8 +87,6 @@ class ProducerCalls:
         if partition is not None or timestamp is not None or topic.__class__ is not str or not topic:
             partition, timestamp = check_record(topic, partition, timestamp)
             self.may_have_extras = True
-        if on_delivery is not None:
-            check_callback(on_delivery, "send(on_delivery=…)")
         delivery = Delivery((topic, value, key, partition, timestamp, headers, on_delivery, self))
         sender = self._sender
         sender.taken = taken = sender.taken + size
@@ -113,8 +114,7 @@ class ProducerCalls:
         `on_delivery(error, ranges)` is called once, when all of them are done.
         """
         check_record(topic, whole_number(partition), whole_number(timestamps))
-        if on_delivery is not None:
-            check_callback(on_delivery, "send_batch(on_delivery=…)")
+        check_plain(on_delivery, "send_batch(on_delivery=…)")
         delivery = BatchDelivery(self, topic, on_delivery)
         now_ms = self._clock.now_ms()
         rows = batch_rows(self._setup, delivery, topic, values, keys, partition, timestamps, headers, now_ms)
@@ -136,8 +136,7 @@ class ProducerCalls:
         from headrace.client.producer._arrow import arrow_rows
 
         partition, _ = check_record(topic, partition, None)
-        if on_delivery is not None:
-            check_callback(on_delivery, "send_arrow(on_delivery=…)")
+        check_plain(on_delivery, "send_arrow(on_delivery=…)")
         delivery = BatchDelivery(self, topic, on_delivery)
         rows = arrow_rows(
             delivery, topic, data, partition, self._setup.partitioner, self._settings.ignore_keys, self._clock.now_ms()

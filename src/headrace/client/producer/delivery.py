@@ -40,6 +40,8 @@ class RecordMetadata(NamedTuple):
 
 
 DeliveryCallback = Callable[[HeadraceError | None, RecordMetadata], Any]
+ON_DELIVERY = "on_delivery"
+"""What users call it, in errors."""
 
 
 _LISTS_OWN = frozenset(dir(list))

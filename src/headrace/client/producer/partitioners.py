@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from headrace.client.cluster.view import TopicView
 from headrace.client.serializers import load
-from headrace.config import ConfigError
+from headrace.config import ConfigError, check_plain_setting
 from headrace.records.murmur2 import partition_for_key
 
 
@@ -178,6 +178,7 @@ def make_partitioner(given: Any, config: Mapping[str, Any]) -> Partitioner | Non
         raise ConfigError(
             {"partitioner.class": f"partitioner.class is {given!r}, which has no method partition(topic, …)"}
         )
+    check_plain_setting("partitioner.class", made.partition, "partition")
     if hasattr(made, "configure"):
         made.configure(config)
     return made  # type: ignore[no-any-return]  # checked above by its method

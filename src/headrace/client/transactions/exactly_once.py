@@ -14,6 +14,7 @@ import contextlib
 import logging
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator, Mapping
+from inspect import isawaitable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
@@ -27,6 +28,7 @@ from headrace.client.transactions._core import (
 )
 from headrace.config import ConfigError
 from headrace.errors import ErrorCode, HeadraceError, RetriableError
+from headrace.functions import check_has_run, check_plain, is_generator, name_of
 from headrace.topics import TopicPartition
 
 if TYPE_CHECKING:
@@ -81,6 +83,7 @@ class _Rules:
                 settings.group_id,
             )
         self._clock = producer._clock
+        self._consumer = consumer
         self._retries = retries
         self._idle_timeout = idle_timeout
         self._failures = 0
@@ -89,7 +92,8 @@ class _Rules:
 
     def is_idle_too_long(self, records: ConsumerRecords) -> bool:
         now = self._clock.monotonic()
-        if records:
+        if records or _waits_for_group(self._consumer):
+            # Whoever joins a group may wait for others for longer than there is nothing to read.
             self._busy_at = now
             return False
         return self._idle_timeout is not None and now - self._busy_at >= self._idle_timeout
@@ -148,6 +152,12 @@ _unsettled: weakref.WeakKeyDictionary[Any, _Batch] = weakref.WeakKeyDictionary()
 
 _opened: weakref.WeakSet[Any] = weakref.WeakSet()
 """Producers whose transaction a loop has begun and not ended yet: were it interrupted, the next one aborts that."""
+
+
+def _waits_for_group(consumer: Any) -> bool:
+    """Whether the group has yet to say what this consumer reads: it joins, or it joins again."""
+    core = consumer._core
+    return core is not None and core.subscriptions.uses_group and not core.membership.is_settled
 
 
 def _transaction_of(producer: Any) -> TransactionCore:
@@ -263,7 +273,8 @@ class ExactlyOnce(_Loop["Consumer", "Producer"]):
     a `transactional.id` of its own. A batch is committed when the next one is asked for; leaving the loop aborts it,
     and its records come again; `stop()` ends the loop after a commit. A batch that a rebalance took away, or that
     failed for a passing reason, comes again up to `retries` times. `idle_timeout`: end after so many seconds without
-    records. Iterate it; or enter it with `with`, which ends an unfinished batch at a known place.
+    records, not counting those in which the group is joined. Iterate it; or enter it with `with`, which ends an
+    unfinished batch at a known place.
     """
 
     # Weak, so that the loop alone holds it: leaving the loop ends it at once, not when garbage is collected.
@@ -271,10 +282,11 @@ class ExactlyOnce(_Loop["Consumer", "Producer"]):
 
     def run(self, handle: Callable[[ConsumerRecords], Any]) -> None:
         """Call a function for every batch, also again for one that its transaction could not be committed with."""
+        check_plain(handle, "exactly_once(…).run")
         while not self._rules.is_stopping:
             try:
                 for batch in self:
-                    handle(batch)
+                    check_has_run(handle(batch), "what exactly_once runs")
             except AbortableTransactionError as error:
                 self.close()
                 if self._rules.give_up_on(error):
@@ -375,10 +387,18 @@ class AsyncExactlyOnce(_Loop["aio_consumer.Consumer", "aio_producer.Producer"]):
 
     async def run(self, handle: Callable[[ConsumerRecords], Awaitable[Any]]) -> None:
         """Await a function for every batch, also again for one that its transaction could not be committed with."""
+        if is_generator(handle):
+            raise TypeError(f"{name_of(handle)} is a generator function (it has a `yield`): give an `async def`")
         while not self._rules.is_stopping:
             try:
                 async for batch in self:
-                    await handle(batch)
+                    awaited = handle(batch)
+                    if not isawaitable(awaited):
+                        raise TypeError(
+                            f"on asyncio exactly_once awaits what it runs, and {name_of(handle)} gave back "
+                            f"{type(awaited).__name__}: give an `async def`"
+                        )
+                    check_has_run(await awaited, "what exactly_once runs")
             except AbortableTransactionError as error:
                 await self.close()
                 if self._rules.give_up_on(error):

@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from headrace.config import ConfigError, Password
+from headrace.config import ConfigError, Password, check_plain_setting
 from headrace.net.authentication import Authenticate
 from headrace.net.sasl import oauthbearer
 from headrace.net.sasl.exchange import authenticate_by
@@ -80,6 +80,7 @@ def _provider(values: Mapping[str, Any], options: Mapping[str, str]) -> oauthbea
     given = values[_CALLBACK]
     if given is not None:
         callback = _loaded(given) if isinstance(given, str) else given
+        check_plain_setting(_CALLBACK, callback)
         return lambda: token_of(callback())
     url = values["sasl.oauthbearer.token.endpoint.url"]
     client_id = values[_CLIENT + "id"] or options.get("clientId")

@@ -4,15 +4,24 @@ Versions 0-4. 1 adds the throttle time; 2 answers before it throttles; 3 is flex
 and the features (in tagged fields); 4 allows a feature whose lowest version is 0. The response's header never has
 tagged fields, and a request of an unknown version is answered in version 0, so that a client can find out what to
 speak.
+
+`receiver` is our own, under a tag far above Kafka's, and skipped by whoever does not know it: brokers name the life of
+the broker that they mean (16 zeros: whoever answers).
 """
 
-from headrace.protocol.schema import BOOL, INT16, INT32, INT64, STRING, Array, f, request, response, struct
+from typing import Final
+
+from headrace.protocol.schema import BOOL, INT16, INT32, INT64, STRING, UUID, Array, f, request, response, struct
+
+#: Tags from here on are not Kafka's.
+OWN_TAGS: Final = 10_000
 
 
 @request(18, "0-4", flexible=3)
 class ApiVersionsRequest:
     client_software_name: str = f(STRING, "3+")
     client_software_version: str = f(STRING, "3+")
+    receiver: bytes = f(UUID, "3+", tag=OWN_TAGS)
 
 
 @struct

@@ -7,6 +7,7 @@ model of ZooKeeper stands between the brokers. What happens, and in which order,
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -18,7 +19,7 @@ from headrace.cluster.image import Image
 from headrace.cluster.store.model import ZooKeeperModel
 from headrace.cluster.store.node_store import NodeStore
 from headrace.runtime import Runtime
-from headrace.runtime.simulated import CrashModel, Host, Simulation
+from headrace.runtime.simulated import CrashModel, Host, HostDiedError, Simulation
 from headrace.testing.simulated.blocking import BlockingCluster, run_blocking
 
 T = TypeVar("T")
@@ -67,9 +68,11 @@ def _paced(pace: float) -> dict[str, str]:
 class SimulatedBroker:
     """`headrace start` on a simulated machine."""
 
-    def __init__(self, cluster: SimulatedCluster, node_id: int, settings: Mapping[str, str]) -> None:
+    def __init__(
+        self, cluster: SimulatedCluster, node_id: int, settings: Mapping[str, str], name: str | None = None
+    ) -> None:
         self.node_id = node_id
-        self.name = f"broker-{node_id}"
+        self.name = name or f"broker-{node_id}"
         self.host: Host = cluster.machine(self.name)
         self._cluster = cluster
         self._settings = {
@@ -84,6 +87,7 @@ class SimulatedBroker:
         self.broker: Broker | None = None
         #: Whether the store hears of it.
         self.reaches_store = True
+        self._ending: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Start its process, and return once it serves."""
@@ -91,6 +95,21 @@ class SimulatedBroker:
             return
         runtime = self.host.runtime if self.host.alive and not self.host.is_busy else self.host.restart()
         self.broker = await self.host.start(self._start(runtime, self.host.life), name=self.name)
+        self._ending = asyncio.ensure_future(self._end_when_replaced(self.broker))
+
+    async def _end_when_replaced(self, broker: Broker) -> None:
+        """End its process as `headrace start` does, when another has its number."""
+        await broker.identity.was_replaced.wait()
+        if self.broker is broker:
+            self._ending = None
+            with contextlib.suppress(HostDiedError):
+                await self.stop()
+
+    def _is_ended(self) -> None:
+        self.broker = None
+        if self._ending is not None:
+            self._ending.cancel()
+            self._ending = None
 
     async def _start(self, runtime: Runtime, life: object) -> Broker:
         cluster, host = self._cluster, self.host
@@ -111,7 +130,8 @@ class SimulatedBroker:
 
     async def stop(self) -> None:
         """Shut down in order, and end the process."""
-        broker, self.broker = self.broker, None
+        broker = self.broker
+        self._is_ended()
         if broker is None:
             return
 
@@ -124,12 +144,12 @@ class SimulatedBroker:
 
     def kill(self) -> None:
         """End the process at once; what it had written is kept by the machine."""
-        self.broker = None
+        self._is_ended()
         self.host.kill(power_loss=False)
 
     def lose_power(self, model: CrashModel = CrashModel.HARSH) -> None:
         """The machine loses its power: what was not synced may be gone, or torn."""
-        self.broker = None
+        self._is_ended()
         self.host.kill(power_loss=True, model=model)
 
 
@@ -160,6 +180,9 @@ class SimulatedCluster:
             **(settings or {}),
         }
         self.brokers = {node_id: SimulatedBroker(self, node_id, own) for node_id in range(1, brokers + 1)}
+        #: Machines whose number another has been given, and that may not have ended.
+        self.former: list[SimulatedBroker] = []
+        self._settings = own
         self._clients = 0
 
     # --- what runs
@@ -172,6 +195,11 @@ class SimulatedCluster:
     def alive(self) -> list[Broker]:
         """Those that serve, also while they are paused."""
         return [broker.broker for broker in self.brokers.values() if broker.broker is not None]
+
+    @property
+    def processes(self) -> list[Broker]:
+        """All that live, also those whose number another has been given."""
+        return [one.broker for one in (*self.brokers.values(), *self.former) if one.broker is not None]
 
     @property
     def newest_image(self) -> Image | None:
@@ -254,6 +282,11 @@ class SimulatedCluster:
         """End a broker's process at once."""
         self.brokers[node_id].kill()
 
+    def kill_all(self) -> None:
+        """End every process, also those of machines whose number another has been given."""
+        for broker in (*self.brokers.values(), *self.former):
+            broker.kill()
+
     def lose_power(self, node_id: int) -> None:
         """Let a broker's machine lose its power, and with it what was not synced."""
         self.brokers[node_id].lose_power()
@@ -263,6 +296,14 @@ class SimulatedCluster:
         if self.brokers[node_id].broker is not None:
             self.kill(node_id)
         await self.brokers[node_id].start()
+
+    def replace(self, node_id: int) -> SimulatedBroker:
+        """A new machine, with an empty disk, for the number of a broker that may live on; it is yet to be started."""
+        former = self.brokers[node_id]
+        self.former.append(former)
+        lives = sum(one.node_id == node_id for one in self.former)
+        self.brokers[node_id] = SimulatedBroker(self, node_id, self._settings, f"broker-{node_id}-{lives}")
+        return self.brokers[node_id]
 
     async def stop(self, node_id: int) -> None:
         """Shut a broker down in order."""
@@ -279,13 +320,16 @@ class SimulatedCluster:
         """Cut brokers off from others (all that are left, unless named); those keep their clients and the store."""
         ones = list(ones)
         rest = [node_id for node_id in self.brokers if node_id not in ones] if others is None else list(others)
-        self.simulation.network.partition(_names(ones), _names(rest), one_way=one_way)
+        self.simulation.network.partition(self._names(ones), self._names(rest), one_way=one_way)
 
     def heal(self) -> None:
         """End all partitions of the network, and let every broker reach the store."""
         self.simulation.network.heal()
-        for broker in self.brokers.values():
+        for broker in (*self.brokers.values(), *self.former):
             broker.reaches_store = True
+
+    def _names(self, node_ids: Iterable[int]) -> list[str]:
+        return [self.brokers[node_id].name for node_id in node_ids]
 
     def fill_disk(self, node_id: int, free_bytes: int = 0) -> None:
         """Leave a broker only so much room on its disk."""
@@ -294,10 +338,6 @@ class SimulatedCluster:
     def empty_disk(self, node_id: int) -> None:
         """Give it room again."""
         self.brokers[node_id].host.disk.fill(1 << 40)
-
-
-def _names(node_ids: Iterable[int]) -> list[str]:
-    return [f"broker-{node_id}" for node_id in node_ids]
 
 
 class ClusterUnderSeed:
@@ -323,8 +363,7 @@ class ClusterUnderSeed:
             cluster = SimulatedCluster(simulation, brokers=self._brokers, settings=self._settings)
             await cluster.start()
             told = await story(cluster)
-            for broker in cluster.brokers.values():
-                broker.kill()
+            cluster.kill_all()
             return told
 
         try:

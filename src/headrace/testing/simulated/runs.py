@@ -117,8 +117,7 @@ class SimulatedRun:
             watching.result()
         watching.cancel()
         playing.result()
-        for broker in cluster.brokers.values():
-            broker.kill()
+        cluster.kill_all()
 
     async def _play(self, cluster: SimulatedCluster) -> None:
         await cluster.start()

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
+import signal
+import subprocess
+import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.waiting import becomes
 
+from headrace.cli.exits import Exit
 from headrace.client.consumer.blocking import Consumer
 from headrace.testing import EmbeddedBroker
 
@@ -26,6 +34,68 @@ def group(headrace: Command, topic: str) -> str:
     return name
 
 
+def test_the_groups_with_the_most_lag_come_first(headrace: Command, group: str, topic: str) -> None:
+    done, behind = f"{group}-done", f"{group}-behind"
+    for name, where in ((done, "--to-latest"), (behind, "--to-earliest")):
+        assert headrace("group", "reset", name, "--topic", f"{topic}:0", where, "--execute").code == 0
+    rows = [row for row in headrace("group", "list", "--json").json() if row["group"].startswith(group)]
+    assert [(row["group"], row["lag"]) for row in rows] == [(behind, 10), (group, 6), (done, 0)]
+
+
+def test_a_group_is_watched(headrace: Command, kafka: EmbeddedBroker, group: str, topic: str) -> None:
+    command = [sys.executable, "-m", "headrace.cli", "group", "describe", group, "--watch", "-b", kafka.address]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            headings = (line for line in process.stdout if line.startswith(group))
+            assert next(headings).startswith(f"{group}  Empty, 0 members, lag 6, ")
+            headrace("produce", topic, "-p", "0", stdin="1\n2\n")
+            assert any(re.search(r"lag 8 \(\+\d+ per second\)", line) for line in headings)
+        finally:
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (Exit.INTERRUPTED, "")
+
+
+def test_what_never_ends_is_no_document(headrace: Command, group: str) -> None:
+    refused = headrace("group", "describe", group, "--watch", "--json")
+    assert (refused.code, "cannot go with --json" in refused.err) == (Exit.USAGE, True)
+
+
+def test_a_member_with_a_subscription_of_its_own_kind_is_shown_with_its_partitions(
+    headrace: Command, kafka: EmbeddedBroker, topic: str
+) -> None:
+    """As Faust's, which is made of aiokafka: it gives a version without the fields of that version."""
+    aiokafka = pytest.importorskip("aiokafka")
+    from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+    from aiokafka.coordinator.protocol import ConsumerProtocolMemberMetadata
+
+    class Own(RoundRobinPartitionAssignor):  # type: ignore[misc]  # aiokafka has no types
+        name = "own"
+
+        @classmethod
+        def metadata(cls, topics: Iterable[str]) -> Any:
+            return ConsumerProtocolMemberMetadata(4, list(topics), b"{}")
+
+    name = f"faust-{uuid.uuid4().hex[:8]}"
+
+    async def described() -> Any:
+        consumer = aiokafka.AIOKafkaConsumer(
+            topic, bootstrap_servers=kafka.address, group_id=name, partition_assignment_strategy=[Own]
+        )
+        await consumer.start()
+        try:
+            await becomes(lambda: len(consumer.assignment()) == 3, "an assignment")
+            return headrace("group", "describe", name, "--json").json()
+        finally:
+            await consumer.stop()
+
+    (document,) = asyncio.run(described())
+    (member,) = document["members"]
+    assert member["topics"] == [topic]
+    assert member["partitions"] == [f"{topic}-{number}" for number in range(3)]
+
+
 def offset(headrace: Command, group: str) -> int | None:
     (document,) = headrace("group", "describe", group, "--json").json()
     rows = [row for row in document["offsets"] if row["partition"] == 0]
@@ -34,8 +104,8 @@ def offset(headrace: Command, group: str) -> int | None:
 
 def test_list(headrace: Command, group: str) -> None:
     result = headrace("group", "list")
-    assert result.lines[0].split() == ["GROUP", "STATE", "MEMBERS", "ASSIGNOR", "COORDINATOR"]
-    assert [group, "Empty", "0", "-", "1"] in [line.split() for line in result.lines]
+    assert result.lines[0].split() == ["GROUP", "STATE", "MEMBERS", "LAG", "ASSIGNOR", "COORDINATOR"]
+    assert [group, "Empty", "0", "6", "-", "1"] in [line.split() for line in result.lines]
     assert group not in headrace("group", "list", "--state", "Stable").out
     assert group in [row["group"] for row in headrace("group", "list", "--json").json()]
 

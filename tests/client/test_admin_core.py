@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from headrace.assignors import Assignment, encode_assignment
 from headrace.client.admin import configs, groups, security, topics
 from headrace.client.admin.core import Ask, Context, Results
 from headrace.client.admin.reset import ResetError, ResetTo, reset_group_offsets
@@ -34,7 +35,12 @@ from headrace.errors import (
 )
 from headrace.net.connection import Call
 from headrace.protocol.messages.create_topics import CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse
-from headrace.protocol.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
+from headrace.protocol.messages.describe_groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
 from headrace.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from headrace.protocol.messages.list_groups import ListedGroup, ListGroupsResponse
 from headrace.protocol.messages.list_offsets import (
@@ -311,6 +317,34 @@ def test_a_group_without_a_coordinator_fails_alone() -> None:
     with pytest.raises(RequestTimedOutError) as raised:
         results["lost"]
     assert isinstance(raised.value.__cause__, CoordinatorNotAvailableError)
+
+
+ASSIGNED = encode_assignment(Assignment([TopicPartition("t", 0), TopicPartition("t", 1)]))
+
+
+@pytest.mark.parametrize(
+    ("subscription", "topics"),
+    [
+        # Faust's: of version 4, with the fields of version 0.
+        (b"\0\4" + b"\0\0\0\1\0\1t" + b"\0\0\0\2{}", ("t",)),
+        (b"\0\1" + b"\0\0\0\1\0\1t", ("t",)),
+        (b"\xff\xff", ()),
+        (b"\0\0\0\0\0\7", ()),
+        (b"?", ()),
+    ],
+)
+def test_what_a_member_is_assigned_is_shown_whatever_its_subscription_looks_like(
+    subscription: bytes, topics: tuple[str, ...]
+) -> None:
+    member = DescribedGroupMember(member_id="m", member_metadata=subscription, member_assignment=ASSIGNED)
+    group = DescribedGroup(group_id="g", group_state="Stable", protocol_type="consumer", members=[member])
+    driver = Driver(
+        FindCoordinator=lambda request, _: found(request, 1),
+        DescribeGroups=lambda request, _: DescribeGroupsResponse(groups=[group]),
+    )
+    (described_member,) = driver.run(groups.describe_groups, ["g"])["g"].members
+    assert described_member.assignment == (TopicPartition("t", 0), TopicPartition("t", 1))
+    assert described_member.topics == topics
 
 
 def test_a_dead_group_does_not_exist() -> None:

@@ -77,6 +77,13 @@ def decode_subscription(data: bytes, group_instance_id: str | None = None) -> Su
     )
 
 
+def decode_topics(data: bytes) -> list[str]:
+    """The topics of a subscription, whatever comes after them: some clients give a version without its fields."""
+    reader = _Reader(data, "subscription")
+    _known_version(reader.int16(), "subscription")
+    return reader.strings()
+
+
 def decode_assignment(data: bytes) -> Assignment:
     """Read an assignment of any version."""
     reader = _Reader(data, "assignment")

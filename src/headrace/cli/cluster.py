@@ -15,6 +15,7 @@ from headrace.cli.local_cluster import BROKERS_MAX, PORT_MAX, Health, LocalBroke
 from headrace.cli.options import Json, Target, Yes, pairs, targeted
 from headrace.cli.output import confirm, note, styled, usage
 from headrace.cli.rolling_restart import restart_all
+from headrace.cli.watching import check_watched
 from headrace.client.admin import Admin
 from headrace.words import plural, some
 
@@ -140,8 +141,7 @@ def status(
 
     Of the cluster on this machine, with its processes; or of any other, with --bootstrap-server.
     """
-    if follow and as_json:
-        raise usage("--watch is for people and never ends: it cannot go with --json")
+    check_watched(follow=follow, as_json=as_json)
     watch(_watched(context, directory, target), follow=follow, as_json=as_json)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -11,6 +10,7 @@ from typing import Any
 from headrace.cli.local_cluster import Health, LocalBroker, LocalCluster
 from headrace.cli.options import Target, admin_for, plain_kernels
 from headrace.cli.output import Column, count, print_json, size, styled, table
+from headrace.cli.watching import watch_screen
 from headrace.client.admin import Admin
 from headrace.errors import HeadraceError
 from headrace.words import plural
@@ -64,18 +64,14 @@ def watch(watched: Watched, *, follow: bool, as_json: bool) -> None:
             document = _document(watched, admin)
             print_json(document) if as_json else print("\n".join(_screen(document)))
             return
-        from rich.console import Console
-        from rich.live import Live
-        from rich.text import Text
-
         changes = _Changes()
-        with Live(console=Console(), screen=False, auto_refresh=False) as live:
-            while True:
-                document = _document(watched, admin)
-                changes.look(document)
-                lines = [*_screen(document), "", *changes.events]
-                live.update(Text.from_ansi("\n".join(lines)), refresh=True)
-                time.sleep(_WATCH_S)
+
+        def screen() -> list[str]:
+            document = _document(watched, admin)
+            changes.look(document)
+            return [*_screen(document), "", *changes.events]
+
+        watch_screen(screen, _WATCH_S)
 
 
 def _document(watched: Watched, admin: Admin) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import sys
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,7 +29,9 @@ from headrace.cli.output import (
 )
 from headrace.cli.times import duration_ms, moment_ms
 from headrace.cli.topic import topic_and_partitions
+from headrace.cli.watching import check_watched, watch_screen
 from headrace.client.admin import Admin, GroupDescription, OffsetAndMetadata, OffsetSpec, ResetTo
+from headrace.errors import HeadraceError
 from headrace.topics import TopicPartition
 from headrace.words import plural, visible
 
@@ -36,6 +39,7 @@ app = typer.Typer(no_args_is_help=True)
 
 Groups = Annotated[list[str], typer.Argument(metavar="GROUP", autocompletion=groups_there)]
 _PARTITION_FILE_ROWS_MAX = 1_000_000
+_WATCH_S = 1.0
 _STATES = ("Stable", "Empty", "Dead", "PreparingRebalance", "CompletingRebalance")
 
 
@@ -52,31 +56,40 @@ def list_(
     *,
     target: Target,
 ) -> None:
-    """List groups."""
+    """List groups, those with the most lag first."""
     with target.admin() as admin:
         groups = admin.list_groups(states=state or ())
-        described = admin.describe_groups([group.group_id for group in groups])
+        documents, _ = group_documents(admin, [group.group_id for group in groups])
+    details = {document["group"]: document for document in documents}
     rows = []
     for group in groups:
-        detail = described.ok.get(group.group_id)
+        detail = details.get(group.group_id, {})
+        is_behind_known = any(row["lag"] is not None for row in detail.get("offsets", ()))
         rows.append(
             {
                 "group": group.group_id,
-                "state": group.state or (detail.state if detail else None),
+                "state": group.state or detail.get("state"),
                 "type": group.type,
-                "members": len(detail.members) if detail else None,
-                "assignor": (detail.partition_assignor or None) if detail else None,
-                "coordinator": detail.coordinator.id if detail else None,
+                "members": len(detail["members"]) if detail else None,
+                "lag": detail["lag"] if is_behind_known else None,
+                "assignor": detail.get("assignor"),
+                "coordinator": detail.get("coordinator"),
             }
         )
+    rows.sort(key=lambda row: -1 if row["lag"] is None else row["lag"], reverse=True)
     columns = [
         Column("group", "GROUP"),
         Column("state", "STATE", style=_state_style),
         Column("members", "MEMBERS"),
+        Column("lag", "LAG", count, _lag_style),
         Column("assignor", "ASSIGNOR"),
         Column("coordinator", "COORDINATOR"),
     ]
     show_rows(rows, columns, as_json=as_json, empty="There are no groups.")
+
+
+def _lag_style(lag: Any) -> str:
+    return "33" if lag else ""
 
 
 def _state_style(state: Any) -> str:
@@ -92,12 +105,16 @@ def describe(
     groups: Annotated[
         list[str] | None, typer.Argument(metavar="[GROUP]", help="None: all of them.", autocompletion=groups_there)
     ] = None,
+    follow: Annotated[bool, typer.Option("--watch", "-w", help="Go on showing it, with the rate of the lag.")] = False,
     as_json: Json = False,
     *,
     target: Target,
 ) -> None:
     """Show groups: members, what each is assigned, committed offsets and lag."""
+    check_watched(follow=follow, as_json=as_json)
     with target.admin() as admin:
+        if follow:
+            watch_screen(_Watched(admin, groups).screen, _WATCH_S)
         names = groups or [group.group_id for group in admin.list_groups()]
         documents, errors = group_documents(admin, names)
     if as_json:
@@ -107,6 +124,38 @@ def describe(
     elif not errors:
         note("There are no groups.")
     check_errors(errors.values())
+
+
+class _Watched:
+    """Groups, looked at again and again."""
+
+    def __init__(self, admin: Admin, groups: list[str] | None) -> None:
+        self._admin = admin
+        self._groups = groups
+        #: When each group was looked at last, and its lag then.
+        self._before: dict[str, tuple[float, int]] = {}
+
+    def screen(self) -> list[str]:
+        try:
+            names = self._groups or [group.group_id for group in self._admin.list_groups()]
+            documents, errors = group_documents(self._admin, names)
+        except HeadraceError as error:
+            return [styled(" ".join(str(error).split()), "31")]
+        lines: list[str] = []
+        for document in documents:
+            lines += [*([""] if lines else []), *group_lines(document, self._change(document))]
+        lines += [styled(" ".join(str(error).split()), "31") for error in errors.values()]
+        return lines or ["There are no groups."]
+
+    def _change(self, document: dict[str, Any]) -> str:
+        """How fast the lag changes since the look before."""
+        now, lag = time.monotonic(), document["lag"]
+        before = self._before.get(document["group"])
+        self._before[document["group"]] = (now, lag)
+        if before is None:
+            return ""
+        rate = round((lag - before[1]) / max(now - before[0], 0.001))
+        return f" ({rate:+,} per second)"
 
 
 def group_documents(admin: Admin, names: list[str]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
@@ -167,11 +216,11 @@ def _group_document(
     }
 
 
-def group_lines(document: dict[str, Any]) -> list[str]:
-    """One group for a person."""
+def group_lines(document: dict[str, Any], change: str = "") -> list[str]:
+    """One group for a person; `change` says how its lag does."""
     heading = (
         f"{styled(document['group'], '1')}  {styled(document['state'], _state_style(document['state']))}, "
-        f"{plural(len(document['members']), 'member')}, lag {count(document['lag'])}"
+        f"{plural(len(document['members']), 'member')}, lag {count(document['lag'])}{change}"
         + (f", {visible(document['assignor'])}" if document["assignor"] else "")
         + f", coordinator {document['coordinator']}"
     )
@@ -202,7 +251,7 @@ def offset_columns(*, with_owner: bool) -> list[Column]:
         Column("partition", "PARTITION"),
         Column("offset", "OFFSET", count),
         Column("end_offset", "END", count),
-        Column("lag", "LAG", count, lambda lag: "33" if lag else ""),
+        Column("lag", "LAG", count, _lag_style),
     ]
     return [*columns, Column("client", "CLIENT")] if with_owner else columns
 

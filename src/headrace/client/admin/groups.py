@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -136,16 +137,16 @@ def _member(member: DescribedGroupMember, is_consumer: bool) -> MemberDescriptio
     if is_consumer:
         # Here, because the assignors are a quarter of what an Admin imports, and few operations look at members.
         from headrace.assignors.base import AssignorError
-        from headrace.assignors.consumer_protocol import decode_assignment, decode_subscription
+        from headrace.assignors.consumer_protocol import decode_assignment, decode_topics
 
-        try:
-            if member.member_assignment:
+        # There are clients with a protocol of their own under the consumers' name: what can be read of a member is
+        # shown, whatever cannot.
+        if member.member_assignment:
+            with contextlib.suppress(AssignorError):
                 partitions = tuple(sorted(decode_assignment(bytes(member.member_assignment)).partitions))
-            if member.member_metadata:
-                topics = tuple(decode_subscription(bytes(member.member_metadata)).topics)
-        except AssignorError:
-            # A client with a protocol of its own under the consumers' name: the member is worth showing all the same.
-            partitions, topics = (), ()
+        if member.member_metadata:
+            with contextlib.suppress(AssignorError):
+                topics = tuple(decode_topics(bytes(member.member_metadata)))
     return MemberDescription(
         member.member_id, member.group_instance_id, member.client_id, member.client_host, partitions, topics
     )

@@ -143,6 +143,8 @@ class ModelConsumer:
 
     def __init__(self, cluster: TransactionalCluster, rng: random.Random) -> None:
         self._setup = SimpleNamespace(settings=SimpleNamespace(group_id="g", auto_commit=False, isolation=1))
+        # No group is joined.
+        self._core = None
         self.cluster, self.rng = cluster, rng
         self.at = 0
 

@@ -18,6 +18,7 @@ from tests.waiting import DEADLINE_S
 
 import headrace.parallel.consumer_processes as processes_module
 from headrace.client.errors import ClientClosedError
+from headrace.errors import HeadraceError
 from headrace.parallel import Consumers, ParallelConsumer
 from headrace.parallel.consumer_processes import ConsumerProcesses, serve_member
 from headrace.parallel.errors import ParallelError
@@ -181,5 +182,5 @@ def test_a_process_that_cannot_start_its_consumer_says_why(
     while not isinstance(last := ours.recv(), bytes):
         assert isinstance(last, Snapshot)
     error = pickle.loads(last)
-    assert isinstance(error, ParallelError)
+    assert isinstance(error, HeadraceError)
     assert "there is no topic orders.dead" in str(error)

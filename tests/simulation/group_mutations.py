@@ -23,7 +23,7 @@ from headrace.client.consumer._subscription import Subscriptions
 from headrace.client.consumer.aio import Consumer
 from headrace.client.consumer.records import ConsumerRecords
 from headrace.errors import ErrorCode
-from headrace.groups import offsets
+from headrace.groups.classic.state import ClassicGroup
 from headrace.groups.offsets import OffsetChanges
 from headrace.parallel import engine, failures, letters, member, tracker
 from headrace.parallel.core import ParallelCore
@@ -214,12 +214,12 @@ _ASSIGNORS = (RangeAssignor, RoundRobinAssignor, StickyAssignor, CooperativeStic
 
 
 def _whoever_it_is(*arguments: Any, **named: Any) -> ErrorCode:
-    error = _check_member(*arguments, **named)
+    error = _may_commit(*arguments, **named)
     strangers = (ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID)
     return ErrorCode.NONE if error in strangers else error
 
 
-_check_member = offsets._check_member
+_may_commit = ClassicGroup.may_commit
 _KEY, _RETRIES, _ONCE = "pool by key", "pool by key, retry topic", "pool by key, transactional"
 _ONLY_UNFINISHED = "only what is unfinished is repeated"
 _AS_IT_WAS = "a letter is as its record was"
@@ -280,7 +280,7 @@ GROUP_MUTATIONS: tuple[Mutation, ...] = (
     _plain(
         "a static leader takes all for assigned", "readers are given all", (_group_leader, "_assigned", _nothing)
     )._replace(grows=True, is_static=True),
-    _plain("a replaced static member may commit", _ONE_OWNER, (offsets, "_check_member", _whoever_it_is))._replace(
+    _plain("a replaced static member may commit", _ONE_OWNER, (ClassicGroup, "may_commit", _whoever_it_is))._replace(
         is_static=True
     ),
     parallel_mistake(
@@ -297,7 +297,7 @@ GROUP_MUTATIONS: tuple[Mutation, ...] = (
         "whoever was in a group may commit",
         "a letter is there once",
         _ONCE,
-        (offsets, "_check_member", _whoever_it_is),
+        (ClassicGroup, "may_commit", _whoever_it_is),
         kinds=("client cut", "isolate", "pause", "kill"),
         hangs=True,
     ),

@@ -23,7 +23,7 @@ from headrace.topics import TopicPartition
 
 def test_a_fetch_session_sends_only_what_changed() -> None:
     world = make(partitions=3)
-    world.consumer.assign([("t", 0), ("t", 1), ("t", 2)])
+    world.consumer.assign([TopicPartition("t", partition) for partition in range(3)])
     world.cluster.write("t", 1, 5)
     world.run_until(lambda: len(world.records) == 5)
     world.cluster.write("t", 2, 3)
@@ -91,7 +91,7 @@ def test_another_partition_of_a_known_topic_is_read_without_asking_for_metadata(
     # What a consumer asks when it begins has been answered by then.
     world.run_until(lambda: len(world.records) == 1 and world.clock.now > begun + 5)
     asked = len(world.cluster.names("Metadata"))
-    world.consumer.assign([("t", 1)])
+    world.consumer.assign([TopicPartition("t", 1)])
     world.run_until(lambda: len(world.records) == 2)
     assert [record.partition for record in world.records] == [0, 1]
     assert len(world.cluster.names("Metadata")) == asked

@@ -18,6 +18,19 @@ HELD_AGAINST_KIO_ALONE = (
     "AssignReplicasToDirs",
     "ConsumerGroupHeartbeat",
     "ConsumerGroupDescribe",
+    "ShareGroup",
+    "ShareFetch",
+    "ShareAcknowledge",
+    "InitializeShareGroupState",
+    "ReadShareGroupState",
+    "WriteShareGroupState",
+    "DeleteShareGroupState",
+    "StreamsGroup",
+    "DescribeShareGroupOffsets",
+    "AlterShareGroupOffsets",
+    "DeleteShareGroupOffsets",
+    "GetTelemetrySubscriptions",
+    "PushTelemetry",
 )
 
 

@@ -30,13 +30,14 @@ def test_the_declared_versions_are_those_of_kafka_4_3() -> None:
         "18:0-4 19:2-7 20:1-6 21:0-2 22:0-5 23:2-4 24:0-5 25:0-4 26:0-5 27:1-2 28:0-5 29:1-3 30:1-3 31:1-3 "
         "32:1-4 33:0-2 34:1-2 35:1-5 36:0-2 37:0-3 42:0-2 43:0-2 44:0-1 45:0-1 46:0-0 47:0-0 48:0-1 49:0-1 "
         "50:0-0 51:0-0 55:0-2 56:2-3 57:0-2 60:0-2 61:0-0 62:0-4 63:0-1 64:0-0 65:0-0 66:0-2 67:0-0 "
-        "68:0-1 69:0-1 73:0-0 74:0-1 75:0-0"
+        "68:0-1 69:0-1 71:0-0 72:0-0 73:0-0 74:0-1 75:0-0 76:1-1 77:1-1 78:1-2 79:1-2 83:0-0 84:0-0 85:0-1 86:0-0 "
+        "87:0-1 88:0-0 89:0-0 90:0-1 91:0-0 92:0-0"
     )
     assert " ".join(f"{key:d}:{api(key).min_version}-{api(key).max_version}" for key in declared_keys()) == expected
 
 
 def test_a_key_without_messages_is_a_key_error() -> None:
-    for key in (ApiKey.SHARE_FETCH, 4, -1, 999):
+    for key in (ApiKey.VOTE, 4, -1, 999):
         with pytest.raises(KeyError):
             api(key)
         assert not is_flexible(key, 0)

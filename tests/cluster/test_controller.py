@@ -15,13 +15,19 @@ from headrace.cluster.image import Endpoint, Image
 from headrace.cluster.records import (
     DIRECTORY_LOST,
     NO_LEADER,
+    ConfigRecord,
     FeatureLevelRecord,
     NoOpRecord,
     ResourceType,
 )
 from headrace.cluster.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from headrace.error_codes import ErrorCode
-from headrace.errors import BrokerIdNotRegisteredError, DuplicateBrokerRegistrationError, StaleBrokerEpochError
+from headrace.errors import (
+    BrokerIdNotRegisteredError,
+    DuplicateBrokerRegistrationError,
+    StaleBrokerEpochError,
+    UnsupportedVersionError,
+)
 from headrace.protocol.messages.alter_partition import (
     AlterPartitionRequest,
     AlterPartitionRequestPartitionData,
@@ -54,6 +60,7 @@ from headrace.protocol.messages.describe_topic_partitions import DescribeTopicPa
 from headrace.protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
 from headrace.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
 from headrace.protocol.messages.metadata import MetadataRequest
+from headrace.protocol.messages.unregister_broker import UnregisterBrokerRequest
 from headrace.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 
 from .harness import LISTENER, OneBroker, create
@@ -506,6 +513,62 @@ def test_levels_of_features(level: int, upgrade_type: int, validate_only: bool, 
     answer = cluster.decide(cluster.controller.update_features(cluster.image, request))
     assert answer.error_code == code
     assert cluster.image.features["transaction.version"] == then
+
+
+OLDER = [("metadata.version", 7, 20), ("transaction.version", 0, 1), (ELIGIBLE_LEADER_REPLICAS_VERSION, 0, 0)]
+
+
+def set_level(cluster: OneBroker, feature: str, level: int, upgrade_type: int) -> int:
+    update = FeatureUpdateKey(feature=feature, max_version_level=level, upgrade_type=upgrade_type)
+    request = UpdateFeaturesRequest(feature_updates=[update])
+    return cluster.decide(cluster.controller.update_features(cluster.image, request)).error_code
+
+
+def test_a_broker_that_does_not_support_what_is_in_effect_is_not_let_in() -> None:
+    cluster = OneBroker()
+    listeners = [Endpoint(LISTENER, "127.0.0.1", 9002, 0)]
+    with pytest.raises(UnsupportedVersionError, match=r"metadata.version 7 to 20, and the cluster is at 30"):
+        cluster.controller.register_broker(cluster.image, Registration(2, b"2" * 16, listeners, features=OLDER))
+    assert 2 not in cluster.image.brokers
+
+
+def test_no_level_is_above_what_a_registered_broker_supports_also_one_that_is_down() -> None:
+    cluster = OneBroker()
+    for feature, level in (("metadata.version", 20), ("transaction.version", 1), (ELIGIBLE_LEADER_REPLICAS_VERSION, 0)):
+        assert set_level(cluster, feature, level, 3) == ErrorCode.NONE
+    older = Registration(2, b"2" * 16, [Endpoint(LISTENER, "127.0.0.1", 9002, 0)], features=OLDER)
+    cluster.decide(cluster.controller.register_broker(cluster.image, older, fenced=True))
+    assert set_level(cluster, ELIGIBLE_LEADER_REPLICAS_VERSION, 1, 1) == ErrorCode.INVALID_UPDATE_VERSION
+    assert set_level(cluster, "transaction.version", 2, 1) == ErrorCode.INVALID_UPDATE_VERSION
+    cluster.decide(cluster.controller.unregister_broker(cluster.image, UnregisterBrokerRequest(broker_id=2)))
+    assert set_level(cluster, ELIGIBLE_LEADER_REPLICAS_VERSION, 1, 1) == ErrorCode.NONE
+
+
+def test_when_replicas_become_eligible_all_count_by_one_minimum() -> None:
+    """A leader that does not know it yet, and commits by a smaller one of its own, cannot let a follower go."""
+    cluster = three_brokers({"min.insync.replicas": "2"})
+    assert set_level(cluster, ELIGIBLE_LEADER_REPLICAS_VERSION, 0, 2) == ErrorCode.NONE
+    create(cluster, "t", [[1, 2, 3]])
+    own = ConfigRecord(resource_type=ResourceType.BROKER, resource_name="1", name="min.insync.replicas", value="1")
+    none = ConfigRecord(resource_type=ResourceType.BROKER, resource_name="", name="min.insync.replicas", value=None)
+    cluster.append([own, none])
+    before = cluster.image.topics["t"].partitions[0]
+    assert set_level(cluster, ELIGIBLE_LEADER_REPLICAS_VERSION, 1, 1) == ErrorCode.NONE
+    assert cluster.image.config(ResourceType.BROKER, "1") == {}
+    assert cluster.image.config(ResourceType.BROKER, "") == {"min.insync.replicas": "2"}
+    assert cluster.image.topics["t"].partitions[0].partition_epoch == before.partition_epoch + 1
+    assert ask_isr(cluster, "t", [1], partition_epoch=-1) == ErrorCode.INVALID_UPDATE_VERSION
+
+
+@pytest.mark.parametrize("name", [CONSUMER_OFFSETS, TRANSACTION_STATE])
+def test_no_partitions_are_added_to_what_coordinators_keep_things_in(name: str) -> None:
+    cluster = OneBroker()
+    create(cluster, name, [[1], [1]])
+    request = CreatePartitionsRequest(topics=[CreatePartitionsTopic(name=name, count=3)])
+    result = cluster.decide(cluster.controller.create_partitions(cluster.image, request)).results[0]
+    assert result.error_code == ErrorCode.INVALID_PARTITIONS
+    assert "keeps its 2 partition(s)" in (result.error_message or "")
+    assert len(cluster.image.topics[name].partitions) == 2
 
 
 def test_a_new_cluster_is_bootstrapped_once() -> None:

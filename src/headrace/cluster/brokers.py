@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from headrace.cluster.decision import Decision
+from headrace.cluster.features import check_supported
 from headrace.cluster.image import BrokerImage, Endpoint, Image, PartitionImage, TopicImage, registration
 from headrace.cluster.partitions import ElectionRules, RulesOf, change, clean, plain_rules
 from headrace.cluster.records import (
@@ -69,6 +70,7 @@ def register(
         raise DuplicateBrokerRegistrationError(
             f"Another broker with node.id {broker.node_id} is running; give this one another number or stop that one."
         )
+    check_supported(image, broker.node_id, broker.features)
     first = broker.listeners[0]
     epoch = image.offset
     registered = BrokerImage(

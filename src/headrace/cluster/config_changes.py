@@ -23,7 +23,7 @@ from headrace.cluster.configs import (
     with_own_values,
 )
 from headrace.cluster.decision import NO_ERROR, ApiError, Decision
-from headrace.cluster.features import ELIGIBLE_LEADER_REPLICAS_VERSION
+from headrace.cluster.features import has_eligible
 from headrace.cluster.group_config import GROUP_CONFIGS, check_limits
 from headrace.cluster.image import Image
 from headrace.cluster.records import ConfigRecord, MetadataRecord, ResourceType
@@ -175,7 +175,7 @@ def _threads_problem(context: ConfigContext, values: Mapping[str, str]) -> str |
 
 def _min_isr_error(image: Image, name: str, values: Mapping[str, str]) -> ApiError:
     """Where replicas are eligible by it, the controller has to know `min.insync.replicas` of every topic for itself."""
-    if image.features.get(ELIGIBLE_LEADER_REPLICAS_VERSION, 0) > 0:
+    if has_eligible(image):
         if name and _MIN_ISR in values:
             words = f"Broker-level {_MIN_ISR} cannot be altered while ELR is enabled."
             return ApiError(ErrorCode.INVALID_CONFIG, words)
@@ -183,6 +183,18 @@ def _min_isr_error(image: Image, name: str, values: Mapping[str, str]) -> ApiErr
             words = f"Cluster-level {_MIN_ISR} cannot be removed while ELR is enabled."
             return ApiError(ErrorCode.INVALID_CONFIG, words)
     return NO_ERROR
+
+
+def one_minimum(image: Image, of_cluster: ConfigRecord) -> list[MetadataRecord]:
+    """No broker has a `min.insync.replicas` of its own, and the cluster has one: this, unless there is one."""
+    records: list[MetadataRecord] = [
+        ConfigRecord(resource_type=kind, resource_name=name, name=_MIN_ISR, value=None)
+        for (kind, name), values in image.configs.items()
+        if kind == ResourceType.BROKER and name and _MIN_ISR in values
+    ]
+    if _MIN_ISR not in image.config(ResourceType.BROKER, ""):
+        records.append(of_cluster)
+    return records
 
 
 def _check_resource(context: ConfigContext, resource_type: int, name: str, configs: Sequence[_Named]) -> None:

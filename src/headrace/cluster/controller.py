@@ -98,12 +98,8 @@ class Controller:
         # Not whether there are records at all: an election leaves one, and a crash may come right after it.
         if features.METADATA_VERSION in image.features:
             return []
-        min_isr = format_value(self.config[_MIN_ISR])
         # As in Kafka: the cluster's value is kept with the cluster, not with whichever broker is asked.
-        return [
-            *features.initial_records(),
-            ConfigRecord(resource_type=ResourceType.BROKER, resource_name="", name=_MIN_ISR, value=min_isr),
-        ]
+        return [*features.initial_records(), self._min_isr_record()]
 
     # --- topics -------------------------------------------------------------------------------------------------------
 
@@ -221,7 +217,28 @@ class Controller:
     # --- the rest -----------------------------------------------------------------------------------------------------
 
     def update_features(self, image: Image, request: UpdateFeaturesRequest) -> Decision[UpdateFeaturesResponse]:
-        return features.update_features(image, request)
+        decision = features.update_features(image, request)
+        after = image.copied()
+        for record in decision.records:
+            after.apply(record)
+        if features.has_eligible(after) and not features.has_eligible(image):
+            decision.records += self._one_minimum(after)
+        return decision
+
+    def _one_minimum(self, image: Image) -> list[MetadataRecord]:
+        """Leaders and the controller count by one `min.insync.replicas` from now on, where replicas are eligible by it.
+
+        As in Kafka, values of single brokers go, and the cluster has one. A leader that has not heard of it commits by
+        its own: until it has, it cannot let a follower go, as every partition epoch moves.
+        """
+        records = config_changes.one_minimum(image, self._min_isr_record())
+        for record in records:
+            image.apply(record)
+        return records + leadership.begin_counting(image, self._rules(image))
+
+    def _min_isr_record(self) -> ConfigRecord:
+        min_isr = format_value(self.config[_MIN_ISR])
+        return ConfigRecord(resource_type=ResourceType.BROKER, resource_name="", name=_MIN_ISR, value=min_isr)
 
     def alter_client_quotas(
         self, image: Image, request: AlterClientQuotasRequest

@@ -6,12 +6,14 @@ producer end transactions in the newer way).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from headrace.cluster.decision import ApiError, Decision
 from headrace.cluster.image import Image
 from headrace.cluster.records import FeatureLevelRecord, MetadataRecord
 from headrace.error_codes import ErrorCode
+from headrace.errors import UnsupportedVersionError
 from headrace.protocol.messages.update_features import (
     FeatureUpdateKey,
     UpdatableFeatureResult,
@@ -37,6 +39,11 @@ SUPPORTED_FEATURES: Final[dict[str, FeatureRange]] = {
 _UPGRADE: Final = 1
 _SAFE_DOWNGRADE: Final = 2
 _UNSAFE_DOWNGRADE: Final = 3
+
+
+def has_eligible(image: Image) -> bool:
+    """Whether replicas are eligible to lead that are not in sync any more (KIP-966)."""
+    return image.features.get(ELIGIBLE_LEADER_REPLICAS_VERSION, 0) > 0
 
 
 def initial_records() -> list[MetadataRecord]:
@@ -87,6 +94,35 @@ def _problem(image: Image, update: FeatureUpdateKey) -> ApiError | None:
         why = f"it is {now}, so that is no downgrade"
     elif level < now and name == METADATA_VERSION and upgrade_type == _SAFE_DOWNGRADE:
         why = f"it is {now}, and records in the metadata log might be lost by that"
+    elif level != now:
+        why = _unsupported(image, name, level)
     if why is None:
         return None
     return ApiError(ErrorCode.INVALID_UPDATE_VERSION, f"{name} cannot become {level}: {why}.")
+
+
+def _unsupported(image: Image, name: str, level: int) -> str | None:
+    """Which brokers do not support that level, also of those that are down: they would not be let in again."""
+    without = sorted(broker.node_id for broker in image.brokers.values() if not _supports(broker.features, name, level))
+    if not without:
+        return None
+    who = ", ".join(map(str, without))
+    return f"broker {who} does not support it: upgrade it first, or unregister it"
+
+
+def _supports(features: Sequence[tuple[str, int, int]], name: str, level: int) -> bool:
+    """Whether a broker that tells of these can live with that level. At level 0 a feature is not there."""
+    low, high = next(((low, high) for known, low, high in features if known == name), (0, 0))
+    # One that tells of none is older than features are.
+    return not features or level == 0 or low <= level <= high
+
+
+def check_supported(image: Image, node_id: int, features: Sequence[tuple[str, int, int]]) -> None:
+    """Refuse a broker that does not support what is in effect: it would read the metadata and the logs wrongly."""
+    for name, level in image.features.items():
+        if not _supports(features, name, level):
+            low, high = next(((low, high) for known, low, high in features if known == name), (0, 0))
+            raise UnsupportedVersionError(
+                f"Broker {node_id} supports {name} {low} to {high}, and the cluster is at {level}: start a version of "
+                "it that supports that level."
+            )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from headrace.cluster.configs import BrokerLayers, topic_value
 from headrace.cluster.decision import NO_ERROR, ApiError, Decision
-from headrace.cluster.features import ELIGIBLE_LEADER_REPLICAS_VERSION
+from headrace.cluster.features import has_eligible
 from headrace.cluster.image import Image, PartitionImage, TopicImage, changed
 from headrace.cluster.partitions import Election, ElectionRules, RulesOf, change, plain_rules
 from headrace.cluster.records import (
@@ -152,18 +152,31 @@ def follow_minimum(image: Image, before: RulesOf, after: RulesOf) -> list[Metada
     records: list[MetadataRecord] = []
     for topic in image.topics.values():
         rules, former = after(topic.name), before(topic.name).min_isr
-        if not rules.has_eligible or rules.min_isr == former:
-            continue
-        for index, partition in enumerate(topic.partitions):
-            if partition.leader == NO_LEADER or len(partition.replicas) == 1:
-                continue  # nothing is committed, or nobody else could be eligible
-            # With fewer needed, its leader goes on without them: they are eligible no longer.
-            record = change(topic.topic_id, index, partition, image.is_active, rules, election=rules.election)
-            if record is None and rules.min_isr > former:
-                record = PartitionChangeRecord(partition_id=index, topic_id=topic.topic_id, isr=list(partition.isr))
-            if record is not None:
-                records.append(record)
+        if rules.has_eligible and rules.min_isr != former:
+            records += _counted_anew(image, topic, rules, moves_epochs=rules.min_isr > former)
     return records
+
+
+def begin_counting(image: Image, rules_of: RulesOf) -> list[MetadataRecord]:
+    """Replicas are eligible from now on; by which minimum each leader has committed until now is not known here."""
+    records: list[MetadataRecord] = []
+    for topic in image.topics.values():
+        records += _counted_anew(image, topic, rules_of(topic.name), moves_epochs=True)
+    return records
+
+
+def _counted_anew(
+    image: Image, topic: TopicImage, rules: ElectionRules, *, moves_epochs: bool
+) -> Iterator[MetadataRecord]:
+    for index, partition in enumerate(topic.partitions):
+        if partition.leader == NO_LEADER or len(partition.replicas) == 1:
+            continue  # nothing is committed, or nobody else could be eligible
+        # With fewer needed, its leader goes on without them: they are eligible no longer.
+        record = change(topic.topic_id, index, partition, image.is_active, rules, election=rules.election)
+        if record is None and moves_epochs:
+            record = PartitionChangeRecord(partition_id=index, topic_id=topic.topic_id, isr=list(partition.isr))
+        if record is not None:
+            yield record
 
 
 # --- changes asked for by leaders -------------------------------------------------------------------------------------
@@ -317,7 +330,8 @@ def _reassign(
     if not request.allow_replication_factor_change and len(target.replicas) != factor:
         words = f"The move would change the replication factor from {factor} to {len(target.replicas)}."
         return None, ApiError(ErrorCode.INVALID_REPLICATION_FACTOR, words)
-    removing = sorted(set(partition.replicas) - set(target.replicas))
+    wanted, present = set(target.replicas), set(partition.replicas)
+    removing = sorted(present - wanted)
     record = change(
         topic.topic_id,
         target.partition_index,
@@ -325,9 +339,9 @@ def _reassign(
         image.is_active,
         rules_of(name),
         replicas=[*target.replicas, *removing],
-        # Where nothing is to come, or to go, what an earlier move has left to do stays to be done.
-        adding=sorted(set(target.replicas) - set(partition.replicas)) or None,
-        removing=removing or None,
+        # Where nothing more is to come, what an earlier move is waiting for: but for what is not wanted any more.
+        adding=sorted(wanted - present) or [node_id for node_id in partition.adding if node_id in wanted],
+        removing=removing,
     )
     return record, NO_ERROR
 
@@ -391,7 +405,7 @@ def list_reassignments(image: Image, request: ListPartitionReassignmentsRequest)
 
 def rules_of(image: Image, layers: BrokerLayers) -> RulesOf:
     """What counts for each topic. Asked once per partition, so only these keys are looked up, and once per topic."""
-    has_eligible = image.features.get(ELIGIBLE_LEADER_REPLICAS_VERSION, 0) > 0
+    is_eligible_known = has_eligible(image)
 
     @functools.cache
     def find(topic: str) -> ElectionRules:
@@ -400,7 +414,7 @@ def rules_of(image: Image, layers: BrokerLayers) -> RulesOf:
         assert isinstance(min_isr, int)
         return ElectionRules(
             min_isr,
-            has_eligible,
+            is_eligible_known,
             is_unclean_allowed=topic_value("unclean.leader.election.enable", layers, overrides) is True,
         )
 

@@ -453,6 +453,14 @@ def _more_partitions(context: TopicContext, request: CreatePartitionsTopic) -> I
     if topic is None:
         raise _RefusedError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     have = len(topic.partitions)
+    if request.count > have and topic.name in (CONSUMER_OFFSETS, TRANSACTION_STATE):
+        # Which partition keeps a name follows from their number: what is stored would not be where it is looked for.
+        words = (
+            f"{topic.name} keeps its {have} partition(s): which of them has a group or a transactional id follows from "
+            "their number, and nothing that is stored moves with it. Choose the number before the topic is made "
+            "(offsets.topic.num.partitions, transaction.state.log.num.partitions)."
+        )
+        raise _RefusedError(ErrorCode.INVALID_PARTITIONS, words)
     if request.count <= have:
         words = f"The topic {topic.name} currently has {have} partition(s); {request.count} would not be an increase."
         if request.count == have:

@@ -24,6 +24,7 @@ from headrace.broker.requests.dispatch import BROKER_CLIENT_ID
 from headrace.broker.requests.refusals import tells
 from headrace.cluster.brokers import ProducerIdBlock, Registration
 from headrace.cluster.decision import Decision
+from headrace.cluster.features import check_supported
 from headrace.cluster.image import Image
 from headrace.cluster.store import (
     Seat,
@@ -161,6 +162,8 @@ class ClusterMembership:
         )
         response = await self.ask_controller(request, timeout_s=timeout_s)
         if response.error_code:
+            if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
+                check_supported(self._metadata.image, registration.node_id, registration.features)
             why = error_for(response.error_code)
             raise error_for(response.error_code, f"the controller refuses it ({why.code.name}): {why}")
         epoch: int = response.broker_epoch

@@ -4,14 +4,17 @@ from typing import Any
 
 import pytest
 
-from headrace.protocol.stored import consumer_offsets, metadata_records, transaction_state
+from headrace.protocol.stored import consumer_offsets, metadata_records, share_groups, transaction_state
 from headrace.protocol.stored.coordinator import KeyAndValue, RecordTypes, Unknown
 from headrace.protocol.wire import MalformedMessageError
 
 from .vectors import from_json, load, unbase64
 
-LOADED = set(consumer_offsets.RECORD_TYPES.classes)  # types of __consumer_offsets that have messages here
-TOPICS = {"__consumer_offsets": consumer_offsets.RECORD_TYPES, "__transaction_state": transaction_state.RECORD_TYPES}
+TOPICS = {
+    "__consumer_offsets": consumer_offsets.RECORD_TYPES,
+    "__transaction_state": transaction_state.RECORD_TYPES,
+    "__share_group_state": share_groups.STATE_RECORDS,
+}
 
 
 def rows(*, damaged: bool) -> list[dict[str, Any]]:
@@ -38,10 +41,7 @@ def test_every_record_that_kafka_wrote_reads_as_kafka_reads_it() -> None:
     for row in rows(damaged=False):
         types = TOPICS[row["topic"]]
         got = types.decode(unbase64(row["key"]) or b"", unbase64(row["value"]))
-        if row["topic"] == "__consumer_offsets" and row["type_id"] not in LOADED:
-            assert got == Unknown(row["type_id"], name=row["type"])
-        else:
-            assert got == expected(types, row, as_read(row))
+        assert got == expected(types, row, as_read(row))
         seen += 1
     assert seen > 1000
 
@@ -49,8 +49,6 @@ def test_every_record_that_kafka_wrote_reads_as_kafka_reads_it() -> None:
 def test_every_record_is_written_byte_for_byte_as_kafka_writes_it() -> None:
     for row in rows(damaged=False):
         types = TOPICS[row["topic"]]
-        if row["topic"] == "__consumer_offsets" and row["type_id"] not in LOADED:
-            continue
         record = expected(types, row, "value_fields")
         got = types.encode(record.key, record.value, row["value_version"] or 0)
         assert got == (unbase64(row["key"]), unbase64(row["value"]))
@@ -58,24 +56,25 @@ def test_every_record_is_written_byte_for_byte_as_kafka_writes_it() -> None:
 
 def test_damaged_records_are_refused_where_kafka_refuses_them() -> None:
     for row in rows(damaged=True):
+        types = TOPICS[row["topic"]]
         key, value = unbase64(row["key"]) or b"", unbase64(row["value"])
         record_type = int.from_bytes(key[:2], "big", signed=True) if len(key) >= 2 else None
         error = row["error"]["class"] if row["error"] else None
-        if record_type is not None and record_type not in LOADED:
-            assert isinstance(consumer_offsets.decode_record(key, value), Unknown)
+        if record_type is not None and record_type not in types.classes:
+            assert isinstance(types.decode(key, value), Unknown)
         elif error is None:
-            got = consumer_offsets.decode_record(key, value)
+            got = types.decode(key, value)
             assert isinstance(got, KeyAndValue)
-            value_class = consumer_offsets.RECORD_TYPES.classes[row["type_id"]][1]
+            value_class = types.classes[row["type_id"]][1]
             wanted = row["value_fields"]
             assert got.value == (None if wanted is None else from_json(value_class, wanted))
         elif error.endswith(("UnknownRecordVersionException", "UnsupportedVersionException")):
-            got = consumer_offsets.decode_record(key, value)
+            got = types.decode(key, value)
             assert isinstance(got, Unknown)
             assert got.version is not None
         else:
             with pytest.raises(MalformedMessageError):
-                consumer_offsets.decode_record(key, value)
+                types.decode(key, value)
 
 
 def test_records_that_do_not_belong_together_are_not_written() -> None:

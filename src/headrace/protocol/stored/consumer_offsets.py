@@ -1,9 +1,9 @@
-"""Records of `__consumer_offsets`: committed offsets, classic groups and consumer groups.
+"""Records of `__consumer_offsets`: committed offsets and groups of all kinds.
 
 The types: 0 an offset in its oldest form, 1 an offset, 2 a classic group. Of a consumer group: 3 its epoch, 4 what was
 known of its topics (Kafka 4.0; only its tombstones are written since), 5 a member, 6 the epoch of the target
-assignment, 7 a member's part of it, 8 what a member has, 16 the topics that a regular expression matches. Those of the
-other newer kinds of groups are known by name and left alone.
+assignment, 7 a member's part of it, 8 what a member has, 16 the topics that a regular expression matches. Those of
+share and streams groups are in modules of their own.
 
 Of an offset's value, 1 has an expiry of its own, 3 adds the leader epoch, 4 is flexible and can carry the topic's id
 (Kafka writes 4, or 1 when there is an expiry). Of a classic group's value, 1 adds the rebalance time-out, 2 the time of
@@ -11,6 +11,7 @@ the last change of state, 3 instance ids, 4 is flexible (Kafka writes 3).
 """
 
 from headrace.protocol.schema import BYTES, INT8, INT32, INT64, STRING, UUID, Array, data, f, struct
+from headrace.protocol.stored import share_groups, streams_groups
 from headrace.protocol.stored.coordinator import RecordTypes
 
 
@@ -214,6 +215,8 @@ RECORD_TYPES = RecordTypes(
         7: (ConsumerGroupTargetAssignmentMemberKey, ConsumerGroupTargetAssignmentMemberValue),
         8: (ConsumerGroupCurrentMemberAssignmentKey, ConsumerGroupCurrentMemberAssignmentValue),
         16: (ConsumerGroupRegularExpressionKey, ConsumerGroupRegularExpressionValue),
+        **share_groups.GROUP_RECORDS,
+        **streams_groups.GROUP_RECORDS,
     },
     names={
         0: "LEGACY_OFFSET_COMMIT",

@@ -14,6 +14,7 @@ from headrace.broker.coordinators.group_service import GroupService
 from headrace.broker.coordinators.transaction_service import TransactionService
 from headrace.broker.coordinators.write_order import batch_bytes_max
 from headrace.broker.handlers.txn_offset_commit import txn_offset_commit
+from headrace.broker.partitions.leaders import Leaders
 from headrace.broker.partitions.purgatory import Watchers
 from headrace.broker.requests.dispatch import Pending
 from headrace.cluster.broker_config import BrokerConfig
@@ -284,6 +285,8 @@ class Machine:
         self.image = SimpleNamespace(
             topics={TOPIC: SimpleNamespace(partitions=[None] * PARTITIONS)}, partition=self.partition_state
         )
+        self.replicas = SimpleNamespace(get=self.partition)
+        self.leaders = Leaders(self, self.replicas, None)  # type: ignore[arg-type]  # as much as coordinators need
         self.producer_ids = FakeIds()
         group_config = GroupConfig(offsets_topic_partitions=group_partitions)
         self.groups = GroupService(
@@ -390,7 +393,9 @@ class Machine:
             topics=[TxnOffsetCommitRequestTopic(name=TOPIC, partitions=partitions)],
             **who,
         )
-        return asyncio.ensure_future(txn_offset_commit(self, context(version), request))  # type: ignore[arg-type]
+        return asyncio.ensure_future(
+            txn_offset_commit(request, context(version), self.groups, self.transactions, self, self.replicas)  # type: ignore[arg-type]
+        )
 
     async def fetch(self, group: str) -> dict[int, int]:
         found = await self.ask_group("offset_fetch", OffsetFetchRequest(group_id=group, topics=None), 5)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
@@ -146,12 +145,11 @@ def test_an_answer_that_is_kept_is_for_those_who_see_the_same() -> None:
         pipeline.access.authorizer = rules
         made: list[str] = []
 
-        def handler(broker: Any, context: RequestContext, request: Any) -> MetadataResponse:
+        def handler(request: Any, context: RequestContext) -> MetadataResponse:
             made.append(context.principal)
             return MetadataResponse(cluster_id=context.principal)
 
-        route_handler = pipeline.handlers[3]
-        pipeline.handlers = {**pipeline.handlers, 3: dataclasses.replace(route_handler, function=handler)}
+        pipeline.functions[3] = handler, None
         asking = (MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9)
 
         def ask(principal: str) -> str | None:

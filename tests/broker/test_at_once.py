@@ -301,11 +301,11 @@ def test_what_is_known_of_a_fetch_does_not_outlive_what_it_depends_on(
             assert taken_the_long_way == [ApiKey.FETCH] * 2
             with monkeypatch.context() as patch:  # as another configuration of this broker does
                 values = {**broker.config.values, "fetch.max.bytes": 10}
-                patch.setattr(broker, "_config", replace(broker.config, values=values))
+                patch.setattr(broker.cluster, "_config", replace(broker.config, values=values))
                 assert fetched(world, message, version)[2] == [b"a"]
             assert fetched(world, message, version)[2] == [b"a", b"b" * 200]
             assert len(taken_the_long_way) == 2
-        monkeypatch.setattr(broker, "topic_name", lambda topic_id: None)
+        monkeypatch.setattr(broker.cluster, "topic_name", lambda topic_id: None)
         assert fetched(world, fetch(1, topic_id=identity), 13)[0] == ErrorCode.UNKNOWN_TOPIC_ID
 
     run(scenario)

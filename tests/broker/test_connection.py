@@ -63,7 +63,7 @@ def test_a_request_that_goes_on_without_its_connection_is_counted_until_its_end(
         async def slowly(*_: Any, **__: Any) -> None:
             await may_end.wait()
 
-        monkeypatch.setattr(world.broker, "decide", slowly)
+        monkeypatch.setattr(world.broker.metadata, "decide", slowly)
         world.send((raw.create_topics_request({"u": 1}), raw.CREATE_TOPICS_VERSION))
         await asyncio.sleep(1)
         held = world.broker.acceptor.held_bytes
@@ -83,7 +83,7 @@ def test_a_request_that_is_given_up_from_inside_ends_its_connection(monkeypatch:
             await asyncio.sleep(1)
             raise asyncio.CancelledError
 
-        monkeypatch.setattr(world.broker, "decide", cancelled)
+        monkeypatch.setattr(world.broker.metadata, "decide", cancelled)
         world.send((raw.create_topics_request({"u": 1}), raw.CREATE_TOPICS_VERSION), ASKING)
         await asyncio.sleep(2)
         assert world.transport.closed == "aborted"

@@ -356,7 +356,9 @@ def test_others_have_their_turn_while_groups_with_many_offsets_are_deleted() -> 
 
         beside = asyncio.ensure_future(others())
         machine.offsets_log.holds = True
-        asked = answer(delete_groups(machine, context(2), DeleteGroupsRequest(groups_names=[*groups, "nowhere"])))  # type: ignore[arg-type]
+        asked = answer(
+            delete_groups(DeleteGroupsRequest(groups_names=[*groups, "nowhere"]), context(2), machine.groups)
+        )
         await becomes(lambda: len(machine.offsets_log.under_way) == 3, every_s=0)
         beside.cancel()
         assert ran >= 2
@@ -503,7 +505,7 @@ def test_others_have_their_turn_while_ids_are_matched_with_a_pattern() -> None:
 
         def listed(pattern: str) -> asyncio.Future[Any]:
             request = ListTransactionsRequest(transactional_id_pattern=pattern)
-            return answer(list_transactions(machine, context(2), request))  # type: ignore[arg-type]
+            return answer(list_transactions(request, context(2), machine.transactions))
 
         asked = [listed("a{0,1000}" * 3 + "[0-9]+"), listed("o.*"), listed("(")]
         slow, quick, invalid = await asyncio.gather(*asked)

@@ -75,7 +75,12 @@ class Actor:
                 member_id="",
                 topics=[TxnOffsetCommitRequestTopic(name="t", partitions=partitions)],
             )
-            committing = asyncio.ensure_future(txn_offset_commit(self.inside, context(3), request))
+            inside = self.inside
+            committing = asyncio.ensure_future(
+                txn_offset_commit(
+                    request, context(3), inside.groups, inside.transactions, inside.cluster, inside.replicas
+                )
+            )
             if number % 5 == 4:
                 continue  # whoever takes its place aborts the transaction, perhaps while the offsets are being written
             errors = {one.error_code for one in (await committing).topics[0].partitions}

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from tests.log import making
 
-from headrace.broker.broker import Broker
 from headrace.broker.partitions import fetching
 from headrace.broker.partitions.partition import Partition
 from headrace.broker.partitions.produce_at_once import MAGIC_AT
 from headrace.broker.partitions.replicas import Replicas
+from headrace.broker.view import ClusterView
 from headrace.errors import ErrorCode, NotLeaderOrFollowerError
 from headrace.log import Origin, WouldBlockError
 from headrace.protocol.messages.delete_topics import DeleteTopicsRequest
@@ -341,7 +341,7 @@ def test_a_disk_thread_reads_nothing_of_the_cluster(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(fetching.Fetching, "locate", noting)
     watched(Replicas, "get")
     watched(Partition, "check_leader")
-    watched(Broker, "log_config")
+    watched(ClusterView, "log_config")
 
     @run("t")
     async def scenario(world: World) -> None:

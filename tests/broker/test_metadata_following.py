@@ -90,7 +90,7 @@ class World:
         self.service = ControllerService(self.store, self.follower, self.replicas)  # type: ignore[arg-type]  # fakes
 
     def another_follower(self, replicas: FakeReplicas) -> MetadataFollower:
-        return MetadataFollower(self.runtime, self.store, replicas)  # type: ignore[arg-type]  # fakes
+        return MetadataFollower(self.runtime, self.store, replicas, Image())  # type: ignore[arg-type]  # fakes
 
     async def open(self) -> None:
         await self.follower.open()

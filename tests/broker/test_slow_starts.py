@@ -8,6 +8,7 @@ import pytest
 
 from headrace.broker import startup
 from headrace.broker.broker import Broker
+from headrace.broker.metadata.controller_requests import ControllerRequests
 from headrace.broker.metadata.store_patience import StartGivenUpError
 from headrace.cluster.store import StoreUnavailableError
 from headrace.cluster.store.node_formats import CONTROLLER
@@ -141,13 +142,13 @@ def test_a_registration_that_may_still_succeed_is_asked_for_again(
         late = cluster.brokers[cluster.other_than(cluster.controller_id())]
         await late.stop()
 
-        async def refuse(broker: Broker, request: object) -> BrokerRegistrationResponse:
+        async def refuse(requests: ControllerRequests, request: object) -> BrokerRegistrationResponse:
             refused.append(request)
             if len(refused) == 3:
                 monkeypatch.undo()
             return BrokerRegistrationResponse(error_code=code)
 
-        monkeypatch.setattr("headrace.broker.metadata.controller_requests.register", refuse)
+        monkeypatch.setattr("headrace.broker.metadata.controller_requests.ControllerRequests.register", refuse)
         if passes:
             await late.start()
             assert len(refused) == 3

@@ -65,7 +65,7 @@ async def create(broker: Broker, name: str, **configs: str) -> None:
 
 async def delete(broker: Broker, name: str) -> None:
     request = DeleteTopicsRequest(topics=[DeleteTopicState(name=name)], timeout_ms=1000)
-    answer = await broker.decide(broker.controller.delete_topics, request, 6)
+    answer = await broker.metadata.decide(broker.controller.delete_topics, request, 6)
     assert answer.responses[0].error_code == 0
 
 

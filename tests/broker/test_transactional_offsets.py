@@ -157,7 +157,11 @@ def test_offsets_that_come_late_do_not_begin_a_transaction_that_nobody_ends(
             offset = TxnOffsetCommitRequestPartition(partition_index=index, committed_offset=7, committed_metadata="")
             topics = [TxnOffsetCommitRequestTopic(name="t", partitions=[offset])]
             request = TxnOffsetCommitRequest(group_id="g", generation_id=-1, member_id="", topics=topics, **who)
-            return asyncio.ensure_future(txn_offset_commit(inside, context(version), request))
+            return asyncio.ensure_future(
+                txn_offset_commit(
+                    request, context(version), inside.groups, inside.transactions, inside.cluster, inside.replicas
+                )
+            )
 
         if not is_first:
             assert (await commit(0)).topics[0].partitions[0].error_code == ErrorCode.NONE

@@ -253,7 +253,7 @@ def test_requests_behind_one_whose_client_is_reset_are_not_handled(
 ) -> None:
     """The one under way is finished, as in Kafka; that its client is gone shows when its answer is sent."""
     made: list[str] = []
-    decide = kafka.broker.decide
+    decide = kafka.broker.metadata.decide
     client = RawClient(kafka.port)
     client.request(ApiVersionsRequest(), 0)
 
@@ -263,7 +263,7 @@ def test_requests_behind_one_whose_client_is_reset_are_not_handled(
         client.socket.close()
         return await decide(verb, request, **rest)  # type: ignore[arg-type]  # as it was given
 
-    monkeypatch.setattr(kafka.broker, "decide", noting)
+    monkeypatch.setattr(kafka.broker.metadata, "decide", noting)
     frames = b"".join(
         raw.frame(raw.create_topics_request({f"reset-{number}": 1}), raw.CREATE_TOPICS_VERSION, number)
         for number in range(40)

@@ -13,39 +13,44 @@ from headrace.broker.coordinators.group_service import GroupService
 from headrace.broker.coordinators.producer_ids import ProducerIds
 from headrace.broker.coordinators.transaction_service import TransactionService
 from headrace.broker.coordinators.write_order import batch_bytes_max
+from headrace.broker.metadata.controller_requests import ControllerRequests
 from headrace.broker.metadata.directory_reports import DirectoryReports
+from headrace.broker.metadata.fetches import MetadataFetches
 from headrace.broker.metadata.identity import Identity
-from headrace.broker.metadata.membership import ASK_TIMEOUT_S, ClusterMembership
+from headrace.broker.metadata.membership import ClusterMembership
+from headrace.broker.metadata.quorum import Observers, Quorum
 from headrace.broker.metadata.service import MetadataService
 from headrace.broker.metadata.store_patience import StorePatience
 from headrace.broker.partitions.checks import Checks
 from headrace.broker.partitions.fetch_at_once import KnownFetches
 from headrace.broker.partitions.fetch_sessions import FetchSessions
+from headrace.broker.partitions.leaders import Leaders
 from headrace.broker.partitions.maintenance import Maintenance
 from headrace.broker.partitions.partition import Partition
 from headrace.broker.partitions.produce_at_once import TurnAppends
 from headrace.broker.partitions.replicas import Replicas
+from headrace.broker.replication.coming import ComingFollowers
 from headrace.broker.replication.manager import ReplicationManager
-from headrace.broker.requests.dispatch import RequestContext
+from headrace.broker.replication.throttles import Throttles
 from headrace.broker.requests.pipeline import RequestPipeline
-from headrace.broker.requests.refusals import refuse
+from headrace.broker.requests.services import Services
 from headrace.broker.server.acceptor import Acceptor, ConnectionLimits
 from headrace.broker.server.descriptors import share_out
 from headrace.broker.server.frame_memory import FrameLimits
 from headrace.broker.server.listeners import ListenerSetting, broker_listeners, parse_listeners
+from headrace.broker.view import ClusterView
 from headrace.cluster.answers import Answers
 from headrace.cluster.broker_config import BrokerConfig
 from headrace.cluster.brokers import ProducerIdBlock, Registration
 from headrace.cluster.changes import Changes
 from headrace.cluster.controller import Controller
-from headrace.cluster.decision import Decision
 from headrace.cluster.features import TRANSACTION_VERSION
 from headrace.cluster.image import Image
 from headrace.cluster.store import Store
 from headrace.cluster.store.local import LocalStore
 from headrace.cluster.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from headrace.config import ConfigValue, RawValue
-from headrace.errors import HeadraceError, NotControllerError, RequestTimedOutError
+from headrace.errors import HeadraceError
 from headrace.groups import GroupConfig, GroupCoordinator
 from headrace.log import Log, LogConfig, LogDirectories
 from headrace.log.cleaner import CompactionWorker
@@ -60,7 +65,6 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 SHUTDOWN_GRACE_S = 5.0
-ASK_TIMEOUT_S_MAX = 600.0
 WAITING_LOGS_RETRY_S = 2.0
 _PARTITION_COUNT_KEYS = {
     CONSUMER_OFFSETS: "offsets.topic.num.partitions",
@@ -91,8 +95,6 @@ class Broker:
         self.addresses: list[tuple[str, int]] = []
         self.pipeline = RequestPipeline(self)
         self.pipeline.access.broker_listeners = broker_listeners(self.listener_settings, config)
-        self.turn_appends = TurnAppends(runtime.clock.now_ms)
-        self.known_fetches = KnownFetches()
         limits = ConnectionLimits(
             connections_max=config.get_int("max.connections"),
             connections_per_address_max=config.get_int("max.connections.per.ip"),
@@ -113,6 +115,10 @@ class Broker:
         # Set by start(), in this order.
         self.directories: LogDirectories
         self.controller: Controller
+        self.cluster: ClusterView
+        self.leaders: Leaders
+        self.turn_appends: TurnAppends
+        self.known_fetches: KnownFetches
         self.replicas: Replicas
         self.replication: ReplicationManager
         self.metadata: MetadataService
@@ -124,11 +130,11 @@ class Broker:
         # What is open, in the order in which it was opened.
         self._to_close: list[Callable[[], Awaitable[None]]] = []
         self._listeners: list[Listener] = []
-        self._config: BrokerConfig | None = None
-        self.broker_epoch = -1
         #: This broker among others; None in a cluster of one.
         self.membership: ClusterMembership | None = None
         self.incarnation = runtime.uuid()
+        #: As the controller: how far the others follow.
+        self.observers = Observers()
         self.identity = Identity(self)
         self._started = False
         self._has_coordinators = False
@@ -160,7 +166,7 @@ class Broker:
 
     @property
     def image(self) -> Image:
-        return self.metadata.image
+        return self.cluster.image
 
     @property
     def node_id(self) -> int:
@@ -173,9 +179,11 @@ class Broker:
     @property
     def config(self) -> BrokerConfig:
         """The configuration in effect, with what was changed while it runs."""
-        if self._config is None:
-            self._config = self.controller.broker_config(self.image)
-        return self._config
+        return self.cluster.config
+
+    @property
+    def broker_epoch(self) -> int:
+        return self.cluster.broker_epoch
 
     @property
     def out_of_touch(self) -> str | None:
@@ -196,61 +204,20 @@ class Broker:
 
     def log_config(self, topic: str) -> LogConfig:
         """The configuration in effect for the logs of a topic."""
-        return LogConfig.of(self.controller.topic_config(self.image, topic))
-
-    async def decide(
-        self, method: Callable[..., Decision[R]], *arguments: object, context: RequestContext | None = None
-    ) -> R:
-        """Let the controller decide, and make it true. A client's request goes to it, wherever it is."""
-
-        async def here() -> R:
-            return await self.metadata.change(lambda image: method(image, *arguments))
-
-        if self.membership is None or context is None:
-            return await here()
-        try:
-            if context.is_from_broker:
-                # What another broker passed on goes no further: it asks again, whoever is the controller then.
-                return await here()
-            # Who asks for thousands of partitions says how long that may take.
-            timeout_s = max(ASK_TIMEOUT_S, min(getattr(arguments[0], "timeout_ms", 0) / 1000, ASK_TIMEOUT_S_MAX))
-            decided: R = await self.membership.ask_controller(
-                arguments[0], version=context.api_version, here=here, timeout_s=timeout_s
-            )
-            return decided
-        except (NotControllerError, RequestTimedOutError) as error:
-            # Nobody decided; what would have been answered says in every place that it was not.
-            response = method(self.image, *arguments).response
-            if not refuse(response, error, everywhere=True):
-                raise
-            return response
-
-    async def ask(self, method: Callable[..., Decision[R]], request: object) -> R:
-        """Let the controller decide something on this broker's own account, wherever it is."""
-
-        async def here() -> R:
-            return await self.metadata.change(lambda image: method(image, request))
-
-        if self.membership is None:
-            return await here()
-        decided: R = await self.membership.ask_controller(request, here=here)
-        return decided
+        return self.cluster.log_config(topic)
 
     def partition(self, topic: str, index: int) -> Partition:
         """The partition, or the error that a client gets for one that is not here."""
         return self.replicas.get(topic, index)
 
     def topic_name(self, topic_id: bytes) -> str | None:
-        topic = self.image.topics_by_id.get(topic_id)
-        return None if topic is None else topic.name
+        return self.cluster.topic_name(topic_id)
 
     def topic_id(self, name: str) -> bytes | None:
-        topic = self.image.topics.get(name)
-        return None if topic is None else topic.topic_id
+        return self.cluster.topic_id(name)
 
     def partition_count(self, name: str) -> int | None:
-        topic = self.image.topics.get(name)
-        return None if topic is None else len(topic.partitions)
+        return self.cluster.partition_count(name)
 
     # --- life
 
@@ -274,6 +241,8 @@ class Broker:
             self.runtime.offload(startup.open_directories, self.runtime, config, cluster_id, number)
         )
         self._started = True
+        self.controller = Controller(self.node_id, config, self.runtime.rng, self.runtime.uuid)
+        self.cluster = ClusterView(self.node_id, self.cluster_id, self.incarnation, self.controller)
         files = self.directories.caches.files
         files.resize(self.acceptor.shares.files_beside(0))
         self.acceptor.on_files_max = files.resize
@@ -284,17 +253,21 @@ class Broker:
                     startup.open_metadata_log, self.runtime, self.directories, config
                 )
                 store = LocalStore(self.runtime, metadata_log)
-            self.controller = Controller(self.node_id, config, self.runtime.rng, self.runtime.uuid)
             self.replicas = Replicas(self.runtime, self.node_id, self.directories, self.log_config)
             self.replicas.on_lost = self._tell_of_directories
             self.replicas.holds_number = lambda: self.identity.holds_number
-            self.metadata = MetadataService(self.runtime, store, self.controller, self.replicas, is_shared=not is_alone)
+            self.metadata = MetadataService(
+                self.runtime, store, self.controller, self.replicas, self.cluster.image, is_shared=not is_alone
+            )
             self.replication = ReplicationManager(self)
             self.replicas.surroundings = self.replication
             # The logs are brought in step with the metadata as long as that is followed.
             self._to_close += [self.replicas.close, self.metadata.close, self.replication.close]
             self._to_close.append(self._directory_reports.close)
-            self.answers = Answers(self.metadata.image, self.cluster_id)
+            self.answers = Answers(self.cluster.image, self.cluster_id)
+            self.turn_appends = TurnAppends(self.runtime.clock.now_ms, self.cluster, self.replicas)
+            self.known_fetches = KnownFetches(self.cluster, self.replicas)
+            self.leaders = Leaders(self.cluster, self.replicas, self.answers)
             await self._open_metadata(patience)
             self.metadata.on_brokers(self._look_at_brokers)
             self.metadata.follow(self._follow)
@@ -321,6 +294,7 @@ class Broker:
             # Before clients are sent here: nobody is to lead whose log is in a directory that failed.
             await self._directory_reports.tell()
             self._start_services()
+            self.pipeline.serve_with(self._services())
             self.acceptor.open()
             if self.membership is not None:
                 await self.membership.serve()
@@ -348,6 +322,32 @@ class Broker:
         self._to_close.append(self.maintenance.stop)
         self.metadata.follow(self._follow_with_cleaner)
         self.maintenance.start()
+
+    def _services(self) -> Services:
+        """What handlers may name: by type, and by "type | None" where a cluster of one has none."""
+        metadata, membership, clock = self.metadata, self.membership, self.runtime.clock
+        requests = ControllerRequests(self.cluster_id, metadata, None) if membership is None else membership.requests
+        fetches = None if membership is None else MetadataFetches(clock, self.cluster, metadata, membership)
+        return {
+            Answers: self.answers,
+            Checks: self.checks,
+            ClusterView: self.cluster,
+            ComingFollowers: self.replication.coming,
+            ControllerRequests: requests,
+            FetchSessions: self.fetch_sessions,
+            GroupService: self.groups,
+            KnownFetches: self.known_fetches,
+            Leaders: self.leaders,
+            LogDirectories: self.directories,
+            MetadataFetches | None: fetches,
+            MetadataService: metadata,
+            Quorum: Quorum(clock, self.cluster, metadata, self.observers),
+            Replicas: self.replicas,
+            Runtime: self.runtime,
+            Throttles: self.replication.throttles,
+            TransactionService: self.transactions,
+            TurnAppends: self.turn_appends,
+        }
 
     async def _opened(self, opening: Awaitable[T]) -> T:
         """What is opened before there is anything else; the store is closed again if that fails."""
@@ -385,7 +385,7 @@ class Broker:
 
     def is_registered(self, broker_epoch: int) -> None:
         """The controller has registered this process, and gives it that epoch."""
-        self.broker_epoch = broker_epoch
+        self.cluster.broker_epoch = broker_epoch
         self.identity.look()
 
     def _look_at_brokers(self) -> None:
@@ -415,7 +415,7 @@ class Broker:
     async def _reserve_producer_ids(self) -> ProducerIdBlock:
         if self.membership is not None:
             return await self.membership.reserve_producer_ids()
-        return await self.decide(self.controller.allocate_producer_ids, self.node_id, self.broker_epoch)
+        return await self.metadata.decide(self.controller.allocate_producer_ids, self.node_id, self.broker_epoch)
 
     def _directory_failed(self, path: str, reason: str) -> None:
         self.replicas.directory_failed(path, reason)
@@ -508,7 +508,7 @@ class Broker:
 
     def _follow(self, changes: Changes) -> None:
         """After a change of the metadata: new settings count."""
-        self._config = None
+        self.cluster.follow(changes)
         self._make_waiting_later()
 
     def _follow_with_coordinators(self, changes: Changes) -> None:

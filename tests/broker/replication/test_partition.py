@@ -212,7 +212,7 @@ def test_nothing_is_told_of_former_epochs_before_the_present_one_has_begun() -> 
         request = OffsetForLeaderEpochRequest(topics=[OffsetForLeaderTopic(topic="t", partitions=[asked])])
 
         def answer() -> EpochEndOffset:
-            return offset_for_leader_epoch(broker, cast(RequestContext, None), request).topics[0].partitions[0]
+            return offset_for_leader_epoch(request, cast(RequestContext, None), broker.leaders).topics[0].partitions[0]
 
         await partition.turns.change_log(Log.truncate_to, 0)  # as with a follower whose leader wrote nothing
         partition.lead(follows(1))

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from headrace.broker.coordinators.driver import CoordinatorDriver
 from headrace.broker.coordinators.member_memory import MemberMemory
 from headrace.broker.coordinators.write_order import Append
-from headrace.broker.partitions.leaders import partition_here
 from headrace.cluster.topic_names import CONSUMER_OFFSETS
 from headrace.config import INT64_MAX
 from headrace.errors import ErrorCode, KafkaError
@@ -80,7 +79,7 @@ class GroupService(CoordinatorDriver[Outcome, Shard]):
     def _why_not_served(self, index: int) -> ErrorCode:
         """A partition that is being read is asked again; to one that is gone a marker could never be written."""
         try:
-            partition_here(self.broker, self.topic, index)
+            self.broker.leaders.partition_here(self.topic, index)
         except KafkaError as error:
             return ErrorCode(error.code)
         return ErrorCode.NOT_LEADER_OR_FOLLOWER

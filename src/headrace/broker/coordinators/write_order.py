@@ -18,7 +18,6 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headrace.broker.partitions.leaders import partition_here
 from headrace.broker.partitions.leadership import NO_LEADER_EPOCH
 from headrace.broker.partitions.partition import Partition
 from headrace.config import INT32_MAX
@@ -128,7 +127,7 @@ def begin_append(
     """
     what = f"{topic}-{index}"
     try:
-        partition = partition_here(broker, topic, index)
+        partition = broker.leaders.partition_here(topic, index)
         appended = partition.append(
             build(),
             origin=Origin.COORDINATOR,

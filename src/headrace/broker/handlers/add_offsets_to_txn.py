@@ -5,15 +5,13 @@ Serves versions 0-4.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from headrace.broker.coordinators.transaction_service import TransactionService
 from headrace.broker.requests.dispatch import RequestContext, handles
 from headrace.broker.requests.rights import Operation, on_groups, on_transactional_ids
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 
 @handles(
@@ -21,5 +19,7 @@ if TYPE_CHECKING:
     versions=(0, 4),
     requires=(on_transactional_ids(Operation.WRITE, "transactional_id"), on_groups(Operation.READ, "group_id")),
 )
-def add_offsets_to_txn(broker: Broker, context: RequestContext, request: AddOffsetsToTxnRequest) -> Any:
-    return broker.transactions.call(broker.transactions.coordinator.add_offsets_to_txn, context, request)
+def add_offsets_to_txn(
+    request: AddOffsetsToTxnRequest, context: RequestContext, transactions: TransactionService
+) -> Any:
+    return transactions.call(transactions.coordinator.add_offsets_to_txn, context, request)

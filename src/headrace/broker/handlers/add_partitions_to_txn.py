@@ -5,15 +5,13 @@ Serves versions 0-5. 4 and 5 are spoken between brokers, several transactions at
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from headrace.broker.coordinators.transaction_service import TransactionService
 from headrace.broker.requests.dispatch import RequestContext, handles
 from headrace.broker.requests.rights import Operation, on_cluster, on_topics, on_transactional_ids, when
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 BETWEEN_BROKERS_SINCE_VERSION = 4
 
@@ -35,5 +33,7 @@ def _comes_from_a_broker(request: AddPartitionsToTxnRequest, version: int) -> bo
         when(_comes_from_a_broker, on_cluster(Operation.CLUSTER_ACTION)),
     ),
 )
-def add_partitions_to_txn(broker: Broker, context: RequestContext, request: AddPartitionsToTxnRequest) -> Any:
-    return broker.transactions.call(broker.transactions.coordinator.add_partitions_to_txn, context, request)
+def add_partitions_to_txn(
+    request: AddPartitionsToTxnRequest, context: RequestContext, transactions: TransactionService
+) -> Any:
+    return transactions.call(transactions.coordinator.add_partitions_to_txn, context, request)

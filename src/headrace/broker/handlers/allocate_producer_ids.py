@@ -5,16 +5,11 @@ Serves version 0, for brokers.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from headrace.broker.metadata import controller_requests
+from headrace.broker.metadata.controller_requests import ControllerRequests
 from headrace.broker.requests.dispatch import RequestContext, handles
 from headrace.broker.requests.rights import Operation, on_cluster
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 
 @handles(
@@ -24,6 +19,6 @@ if TYPE_CHECKING:
     between_brokers=True,
 )
 async def allocate_producer_ids(
-    broker: Broker, context: RequestContext, request: AllocateProducerIdsRequest
+    request: AllocateProducerIdsRequest, context: RequestContext, requests: ControllerRequests
 ) -> AllocateProducerIdsResponse:
-    return await controller_requests.allocate_producer_ids(broker, request)
+    return await requests.allocate_producer_ids(request)

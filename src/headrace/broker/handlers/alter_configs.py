@@ -5,11 +5,11 @@ Serves versions 0-2. IncrementalAlterConfigs is the better way: this one resets 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from headrace.broker.metadata.config_requests import alter
+from headrace.broker.metadata.service import MetadataService
 from headrace.broker.requests.dispatch import RequestContext, handles
 from headrace.broker.requests.rights import Operation, of_configs
+from headrace.broker.view import ClusterView
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.alter_configs import (
     AlterConfigsRequest,
@@ -17,10 +17,11 @@ from headrace.protocol.messages.alter_configs import (
     AlterConfigsResponse,
 )
 
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
-
 
 @handles(ApiKey.ALTER_CONFIGS, versions=(0, 2), requires=of_configs(Operation.ALTER_CONFIGS))
-async def alter_configs(broker: Broker, context: RequestContext, request: AlterConfigsRequest) -> AlterConfigsResponse:
-    return await alter(broker, context, request, broker.controller.alter_configs, AlterConfigsResourceResponse)
+async def alter_configs(
+    request: AlterConfigsRequest, context: RequestContext, metadata: MetadataService, cluster: ClusterView
+) -> AlterConfigsResponse:
+    return await alter(
+        metadata, cluster.node_id, context, request, metadata.controller.alter_configs, AlterConfigsResourceResponse
+    )

@@ -5,21 +5,17 @@ Serves versions 2-3, for brokers. 3 tells the broker epoch of every replica, so 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from headrace.broker.metadata.service import MetadataService
 from headrace.broker.requests.dispatch import RequestContext, handles
 from headrace.broker.requests.rights import Operation, on_cluster
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 
 @handles(
     ApiKey.ALTER_PARTITION, versions=(2, 3), requires=(on_cluster(Operation.CLUSTER_ACTION),), between_brokers=True
 )
 async def alter_partition(
-    broker: Broker, context: RequestContext, request: AlterPartitionRequest
+    request: AlterPartitionRequest, context: RequestContext, metadata: MetadataService
 ) -> AlterPartitionResponse:
-    return await broker.decide(broker.controller.alter_partition, request, context=context)
+    return await metadata.decide(metadata.controller.alter_partition, request, context=context)

@@ -5,8 +5,7 @@ Serves versions 0-1. Who gives it no time gets REQUEST_TIMED_OUT, and nothing is
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from headrace.broker.metadata.service import MetadataService
 from headrace.broker.requests.dispatch import RequestContext, handles
 from headrace.broker.requests.rights import Operation, on_cluster
 from headrace.errors import ErrorCode
@@ -18,17 +17,14 @@ from headrace.protocol.messages.alter_partition_reassignments import (
     ReassignableTopicResponse,
 )
 
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
-
 
 @handles(ApiKey.ALTER_PARTITION_REASSIGNMENTS, versions=(0, 1), requires=(on_cluster(Operation.ALTER),))
 async def alter_partition_reassignments(
-    broker: Broker, context: RequestContext, request: AlterPartitionReassignmentsRequest
+    request: AlterPartitionReassignmentsRequest, context: RequestContext, metadata: MetadataService
 ) -> AlterPartitionReassignmentsResponse:
     if request.timeout_ms <= 0 and request.topics:
         return _timed_out(request)
-    return await broker.decide(broker.controller.alter_partition_reassignments, request, context=context)
+    return await metadata.decide(metadata.controller.alter_partition_reassignments, request, context=context)
 
 
 def _timed_out(request: AlterPartitionReassignmentsRequest) -> AlterPartitionReassignmentsResponse:

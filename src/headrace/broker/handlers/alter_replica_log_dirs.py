@@ -7,11 +7,12 @@ exist yet cannot be placed in advance.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from headrace.broker.partitions.replicas import Replicas
 from headrace.broker.requests.dispatch import RequestContext, handles
 from headrace.broker.requests.rights import Operation, on_cluster
+from headrace.broker.view import ClusterView
 from headrace.errors import InvalidTopicError, KafkaError, LogDirNotFoundError, ReplicaNotAvailableError
+from headrace.log import LogDirectories
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirPartitionResult,
@@ -20,9 +21,6 @@ from headrace.protocol.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirTopicResult,
 )
 
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
-
 # Of the name of a copy: a dot, 32 hexadecimal digits and "-future".
 FUTURE_SUFFIX_CHARACTERS = 40
 NAME_CHARACTERS_MAX = 255
@@ -30,7 +28,11 @@ NAME_CHARACTERS_MAX = 255
 
 @handles(ApiKey.ALTER_REPLICA_LOG_DIRS, versions=(1, 2), requires=(on_cluster(Operation.ALTER),))
 async def alter_replica_log_dirs(
-    broker: Broker, context: RequestContext, request: AlterReplicaLogDirsRequest
+    request: AlterReplicaLogDirsRequest,
+    context: RequestContext,
+    cluster: ClusterView,
+    replicas: Replicas,
+    directories: LogDirectories,
 ) -> AlterReplicaLogDirsResponse:
     wanted: dict[str, dict[int, str]] = {}
     for directory in request.dirs:
@@ -45,18 +47,20 @@ async def alter_replica_log_dirs(
             result = AlterReplicaLogDirPartitionResult(partition_index=index)
             answer.partitions.append(result)
             try:
-                await _move(broker, name, index, path)
+                await _move(cluster, replicas, directories, name, index, path)
             except KafkaError as error:
                 result.error_code = error.code
     return response
 
 
-async def _move(broker: Broker, topic: str, index: int, path: str) -> None:
+async def _move(
+    cluster: ClusterView, replicas: Replicas, directories: LogDirectories, topic: str, index: int, path: str
+) -> None:
     if len(f"{topic}-{index}") + FUTURE_SUFFIX_CHARACTERS > NAME_CHARACTERS_MAX:
         raise InvalidTopicError(f"The name of {topic} is too long for the directory of a copy")
-    if path not in broker.directories.paths:
+    if path not in directories.paths:
         raise LogDirNotFoundError(f"{path} is not a log directory of this broker")
-    state = broker.image.partition(topic, index)
-    if state is not None and broker.node_id not in state.replicas:
+    state = cluster.image.partition(topic, index)
+    if state is not None and cluster.node_id not in state.replicas:
         raise ReplicaNotAvailableError(f"{topic}-{index} has no replica on this broker")
-    await broker.replicas.move(topic, index, path)
+    await replicas.move(topic, index, path)

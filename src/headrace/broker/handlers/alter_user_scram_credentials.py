@@ -5,8 +5,7 @@ Serves version 0.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from headrace.broker.metadata.service import MetadataService
 from headrace.broker.requests.dispatch import RequestContext, handles
 from headrace.broker.requests.rights import Operation, on_cluster
 from headrace.protocol.api import ApiKey
@@ -15,12 +14,9 @@ from headrace.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsResponse,
 )
 
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
-
 
 @handles(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, versions=(0, 0), requires=(on_cluster(Operation.ALTER),))
 async def alter_user_scram_credentials(
-    broker: Broker, context: RequestContext, request: AlterUserScramCredentialsRequest
+    request: AlterUserScramCredentialsRequest, context: RequestContext, metadata: MetadataService
 ) -> AlterUserScramCredentialsResponse:
-    return await broker.decide(broker.controller.alter_user_scram_credentials, request, context=context)
+    return await metadata.decide(metadata.controller.alter_user_scram_credentials, request, context=context)

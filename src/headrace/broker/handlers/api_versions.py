@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from typing import TYPE_CHECKING
 
 from headrace.broker.requests.dispatch import RequestContext, handles, load_handlers
 from headrace.broker.requests.rights import NOTHING
+from headrace.broker.view import ClusterView
 from headrace.cluster.features import SUPPORTED_FEATURES
 from headrace.errors import ErrorCode
 from headrace.protocol.api import ApiKey
@@ -26,16 +26,13 @@ from headrace.protocol.messages.api_versions import (
 )
 from headrace.protocol.schema import ZERO_UUID
 
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
-
 VERSION_MAX = 4
 FEATURES_FROM_ZERO_VERSION = 4
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 @handles(ApiKey.API_VERSIONS, versions=(0, VERSION_MAX), requires=NOTHING)
-def api_versions(broker: Broker, context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
+def api_versions(request: ApiVersionsRequest, context: RequestContext, cluster: ClusterView) -> ApiVersionsResponse:
     if not 0 <= context.api_version <= VERSION_MAX:
         own = ApiVersion(api_key=ApiKey.API_VERSIONS, min_version=0, max_version=VERSION_MAX)
         return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[own])
@@ -43,7 +40,7 @@ def api_versions(broker: Broker, context: RequestContext, request: ApiVersionsRe
         _SOFTWARE.fullmatch(request.client_software_name) and _SOFTWARE.fullmatch(request.client_software_version)
     ):
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
-    if request.receiver not in (ZERO_UUID, broker.incarnation):
+    if request.receiver not in (ZERO_UUID, cluster.incarnation):
         # Another broker means a former life of this one, or the one that has its number by now.
         return ApiVersionsResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
     response = ApiVersionsResponse(api_keys=served_apis(context.is_from_broker))
@@ -52,10 +49,10 @@ def api_versions(broker: Broker, context: RequestContext, request: ApiVersionsRe
         for name, (low, high) in SUPPORTED_FEATURES.items()
         if low > 0 or context.api_version >= FEATURES_FROM_ZERO_VERSION
     ]
-    response.finalized_features_epoch = broker.image.offset - 1
+    response.finalized_features_epoch = cluster.image.offset - 1
     response.finalized_features = [
         FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
-        for name, level in broker.image.features.items()
+        for name, level in cluster.image.features.items()
     ]
     return response
 

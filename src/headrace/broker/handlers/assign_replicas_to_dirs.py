@@ -5,8 +5,7 @@ Serves version 0, for brokers, as Kafka's controllers do.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from headrace.broker.metadata.service import MetadataService
 from headrace.broker.requests.dispatch import RequestContext, handles
 from headrace.broker.requests.rights import Operation, on_cluster
 from headrace.protocol.api import ApiKey
@@ -14,9 +13,6 @@ from headrace.protocol.messages.assign_replicas_to_dirs import (
     AssignReplicasToDirsRequest,
     AssignReplicasToDirsResponse,
 )
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 
 @handles(
@@ -26,6 +22,6 @@ if TYPE_CHECKING:
     between_brokers=True,
 )
 async def assign_replicas_to_dirs(
-    broker: Broker, context: RequestContext, request: AssignReplicasToDirsRequest
+    request: AssignReplicasToDirsRequest, context: RequestContext, metadata: MetadataService
 ) -> AssignReplicasToDirsResponse:
-    return await broker.decide(broker.controller.assign_replicas_to_dirs, request, context=context)
+    return await metadata.decide(metadata.controller.assign_replicas_to_dirs, request, context=context)

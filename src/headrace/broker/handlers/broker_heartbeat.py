@@ -5,16 +5,11 @@ Serves versions 0-1, for brokers.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from headrace.broker.metadata import controller_requests
+from headrace.broker.metadata.controller_requests import ControllerRequests
 from headrace.broker.requests.dispatch import RequestContext, handles
 from headrace.broker.requests.rights import Operation, on_cluster
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 
 @handles(
@@ -24,6 +19,6 @@ if TYPE_CHECKING:
     between_brokers=True,
 )
 async def broker_heartbeat(
-    broker: Broker, context: RequestContext, request: BrokerHeartbeatRequest
+    request: BrokerHeartbeatRequest, context: RequestContext, requests: ControllerRequests
 ) -> BrokerHeartbeatResponse:
-    return await controller_requests.heartbeat(broker, request)
+    return await requests.heartbeat(request)

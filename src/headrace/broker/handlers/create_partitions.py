@@ -6,8 +6,8 @@ Serves versions 0-3. Who gives it no time gets REQUEST_TIMED_OUT, and nothing is
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
 
+from headrace.broker.metadata.service import MetadataService
 from headrace.broker.requests.dispatch import RequestContext, handles
 from headrace.broker.requests.rights import Operation, on_topics
 from headrace.errors import ErrorCode
@@ -18,18 +18,15 @@ from headrace.protocol.messages.create_partitions import (
     CreatePartitionsTopicResult,
 )
 
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
-
 
 @handles(ApiKey.CREATE_PARTITIONS, versions=(0, 3), requires=(on_topics(Operation.ALTER, "topics.name"),))
 async def create_partitions(
-    broker: Broker, context: RequestContext, request: CreatePartitionsRequest
+    request: CreatePartitionsRequest, context: RequestContext, metadata: MetadataService
 ) -> CreatePartitionsResponse:
     # What comes twice is refused whatever the time.
     if request.timeout_ms <= 0 and 1 in Counter(topic.name for topic in request.topics).values():
         return _timed_out(request)
-    return await broker.decide(broker.controller.create_partitions, request, context=context)
+    return await metadata.decide(metadata.controller.create_partitions, request, context=context)
 
 
 def _timed_out(request: CreatePartitionsRequest) -> CreatePartitionsResponse:

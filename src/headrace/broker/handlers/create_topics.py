@@ -7,8 +7,8 @@ ids. Who gives it no time gets REQUEST_TIMED_OUT, and nothing is done.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
 
+from headrace.broker.metadata.service import MetadataService
 from headrace.broker.requests.dispatch import RequestContext, handles
 from headrace.broker.requests.rights import Operation, any_of, on_cluster, on_topics
 from headrace.cluster.records import METADATA_TOPIC
@@ -20,9 +20,6 @@ from headrace.protocol.messages.create_topics import (
     CreateTopicsResponse,
 )
 
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
-
 
 @handles(
     ApiKey.CREATE_TOPICS,
@@ -32,11 +29,13 @@ if TYPE_CHECKING:
         on_topics(Operation.DESCRIBE_CONFIGS, "topics.name", conditional=True),
     ),
 )
-async def create_topics(broker: Broker, context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
+async def create_topics(
+    request: CreateTopicsRequest, context: RequestContext, metadata: MetadataService
+) -> CreateTopicsResponse:
     times = Counter(topic.name for topic in request.topics)
     if request.timeout_ms <= 0 and any(count == 1 and name != METADATA_TOPIC for name, count in times.items()):
         return _timed_out(request)
-    return await broker.decide(broker.controller.create_topics, request, context=context)
+    return await metadata.decide(metadata.controller.create_topics, request, context=context)
 
 
 def _timed_out(request: CreateTopicsRequest) -> CreateTopicsResponse:

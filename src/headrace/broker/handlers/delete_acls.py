@@ -5,22 +5,20 @@ Serves versions 1-3. As in Kafka a request with the number that stands for "unkn
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from headrace.broker.metadata.service import MetadataService
 from headrace.broker.requests.dispatch import CloseConnectionError, RequestContext, handles
 from headrace.broker.requests.rights import Operation, on_cluster
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.delete_acls import DeleteAclsRequest, DeleteAclsResponse
 
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
-
 UNKNOWN = 0
 
 
 @handles(ApiKey.DELETE_ACLS, versions=(1, 3), requires=(on_cluster(Operation.ALTER),))
-async def delete_acls(broker: Broker, context: RequestContext, request: DeleteAclsRequest) -> DeleteAclsResponse:
+async def delete_acls(
+    request: DeleteAclsRequest, context: RequestContext, metadata: MetadataService
+) -> DeleteAclsResponse:
     for acl in request.filters:
         if UNKNOWN in (acl.resource_type_filter, acl.pattern_type_filter, acl.operation, acl.permission_type):
             raise CloseConnectionError("DeleteAcls asks for something unknown")
-    return await broker.decide(broker.controller.delete_acls, request, context=context)
+    return await metadata.decide(metadata.controller.delete_acls, request, context=context)

@@ -7,32 +7,30 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from headrace.broker.coordinators.group_service import GroupService
 from headrace.broker.requests.dispatch import Pending, RequestContext, handles, settled
 from headrace.broker.requests.rights import Operation, on_groups
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
-
 
 @handles(ApiKey.DELETE_GROUPS, versions=(0, 2), requires=(on_groups(Operation.DELETE, "groups_names"),))
-def delete_groups(broker: Broker, context: RequestContext, request: DeleteGroupsRequest) -> Any:
-    coordinator = broker.groups.coordinator
+def delete_groups(request: DeleteGroupsRequest, context: RequestContext, groups: GroupService) -> Any:
+    coordinator = groups.coordinator
     steps = coordinator.steps_of_deletion(request)
     if len(steps) == 1:
-        return broker.groups.call(coordinator.delete_groups, context, steps[0])
-    return Pending(_delete_in_steps(broker, context, steps))
+        return groups.call(coordinator.delete_groups, context, steps[0])
+    return Pending(_delete_in_steps(groups, context, steps))
 
 
 async def _delete_in_steps(
-    broker: Broker, context: RequestContext, steps: Sequence[DeleteGroupsRequest]
+    groups: GroupService, context: RequestContext, steps: Sequence[DeleteGroupsRequest]
 ) -> DeleteGroupsResponse:
     answers: list[Any] = []
     for step in steps:
         # None waits for the one before it to be written.
-        answers.append(broker.groups.call(broker.groups.coordinator.delete_groups, context, step))
+        answers.append(groups.call(groups.coordinator.delete_groups, context, step))
         await asyncio.sleep(0)
     return DeleteGroupsResponse(results=[result for answer in answers for result in (await settled(answer)).results])

@@ -9,12 +9,12 @@ takes too long.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
-from headrace.broker.partitions.leaders import partition_here
+from headrace.broker.partitions.leaders import Leaders
 from headrace.broker.partitions.partition import Partition
 from headrace.broker.requests.dispatch import RequestContext, handles
 from headrace.broker.requests.rights import Operation, on_topics
+from headrace.broker.view import ClusterView
 from headrace.cluster.topic_names import is_internal
 from headrace.errors import (
     InvalidTopicError,
@@ -31,15 +31,12 @@ from headrace.protocol.messages.delete_records import (
     DeleteRecordsTopicResult,
 )
 
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
-
 UP_TO_HIGH_WATERMARK = -1
 
 
 @handles(ApiKey.DELETE_RECORDS, versions=(0, 2), requires=(on_topics(Operation.DELETE, "topics.name"),))
 async def delete_records(
-    broker: Broker, context: RequestContext, request: DeleteRecordsRequest
+    request: DeleteRecordsRequest, context: RequestContext, cluster: ClusterView, leaders: Leaders
 ) -> DeleteRecordsResponse:
     wanted: dict[str, dict[int, int]] = {}
     for topic in request.topics:
@@ -54,17 +51,22 @@ async def delete_records(
         for index, before in offsets.items():
             result = DeleteRecordsPartitionResult(partition_index=index, low_watermark=-1)
             answer.partitions.append(result)
-            deletions.append(_answer(broker, name, result, before, timeout_s))
+            deletions.append(_answer(cluster, leaders, name, result, before, timeout_s))
     # At the same time, as each may have to wait for other replicas.
     await asyncio.gather(*deletions)
     return response
 
 
 async def _answer(
-    broker: Broker, topic: str, result: DeleteRecordsPartitionResult, before: int, timeout_s: float
+    cluster: ClusterView,
+    leaders: Leaders,
+    topic: str,
+    result: DeleteRecordsPartitionResult,
+    before: int,
+    timeout_s: float,
 ) -> None:
     try:
-        partition = _led_here(broker, topic, result.partition_index)
+        partition = _led_here(cluster, leaders, topic, result.partition_index)
         before = _checked(partition, before)
     except KafkaError as error:
         result.error_code = error.code
@@ -77,10 +79,10 @@ async def _answer(
         result.error_code = error.code
 
 
-def _led_here(broker: Broker, topic: str, index: int) -> Partition:
-    if is_internal(topic) and broker.image.partition(topic, index) is not None:
+def _led_here(cluster: ClusterView, leaders: Leaders, topic: str, index: int) -> Partition:
+    if is_internal(topic) and cluster.image.partition(topic, index) is not None:
         raise InvalidTopicError(f"{topic} is the broker's own: its records cannot be deleted")
-    partition = partition_here(broker, topic, index)
+    partition = leaders.partition_here(topic, index)
     partition.check_leader()
     return partition
 

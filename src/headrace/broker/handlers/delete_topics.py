@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from headrace.broker.metadata.service import MetadataService
 from headrace.broker.requests.dispatch import RequestContext, handles
 from headrace.broker.requests.rights import Operation, on_topics
 from headrace.errors import ErrorCode
@@ -22,9 +22,6 @@ from headrace.protocol.messages.delete_topics import (
 )
 from headrace.protocol.schema import ZERO_UUID
 
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
-
 
 @handles(
     ApiKey.DELETE_TOPICS,
@@ -34,14 +31,16 @@ if TYPE_CHECKING:
         on_topics(Operation.DELETE, "topics.name", "topics.topic_id", "topic_names"),
     ),
 )
-async def delete_topics(broker: Broker, context: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
+async def delete_topics(
+    request: DeleteTopicsRequest, context: RequestContext, metadata: MetadataService
+) -> DeleteTopicsResponse:
     asked = [*(DeleteTopicState(name=name) for name in request.topic_names), *request.topics]
     times = Counter((topic.name, topic.topic_id) for topic in asked)
     if request.timeout_ms <= 0 and any(
         count == 1 and (name is None) != (topic_id == ZERO_UUID) for (name, topic_id), count in times.items()
     ):
         return _timed_out(asked)
-    return await broker.decide(broker.controller.delete_topics, request, context.api_version, context=context)
+    return await metadata.decide(metadata.controller.delete_topics, request, context.api_version, context=context)
 
 
 def _timed_out(asked: Sequence[DeleteTopicState]) -> DeleteTopicsResponse:

@@ -5,19 +5,15 @@ Serves versions 0-1.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from headrace.broker.metadata.service import MetadataService
 from headrace.broker.requests.dispatch import RequestContext, handles
 from headrace.broker.requests.rights import Operation, on_cluster
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.describe_client_quotas import DescribeClientQuotasRequest, DescribeClientQuotasResponse
 
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
-
 
 @handles(ApiKey.DESCRIBE_CLIENT_QUOTAS, versions=(0, 1), requires=(on_cluster(Operation.DESCRIBE_CONFIGS),))
 def describe_client_quotas(
-    broker: Broker, context: RequestContext, request: DescribeClientQuotasRequest
+    request: DescribeClientQuotasRequest, context: RequestContext, metadata: MetadataService
 ) -> DescribeClientQuotasResponse:
-    return broker.controller.describe_client_quotas(broker.image, request)
+    return metadata.controller.describe_client_quotas(metadata.image, request)

@@ -5,19 +5,15 @@ Serves versions 0-2. Endpoints of controllers (type 2) are not to be had from a 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from headrace.broker.requests.dispatch import RequestContext, handles
 from headrace.broker.requests.rights import NOTHING
+from headrace.cluster.answers import Answers
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 
 @handles(ApiKey.DESCRIBE_CLUSTER, versions=(0, 2), requires=NOTHING)
 def describe_cluster(
-    broker: Broker, context: RequestContext, request: DescribeClusterRequest
+    request: DescribeClusterRequest, context: RequestContext, answers: Answers
 ) -> DescribeClusterResponse:
-    return broker.answers.describe_cluster(request, context.listener)
+    return answers.describe_cluster(request, context.listener)

@@ -5,19 +5,15 @@ Serves versions 1-4. 1 tells sources and synonyms; 3 types and documentation.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from headrace.broker.metadata.service import MetadataService
 from headrace.broker.requests.dispatch import RequestContext, handles
 from headrace.broker.requests.rights import Operation, of_configs
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
 
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
-
 
 @handles(ApiKey.DESCRIBE_CONFIGS, versions=(1, 4), requires=of_configs(Operation.DESCRIBE_CONFIGS), each_once=True)
 def describe_configs(
-    broker: Broker, context: RequestContext, request: DescribeConfigsRequest
+    request: DescribeConfigsRequest, context: RequestContext, metadata: MetadataService
 ) -> DescribeConfigsResponse:
-    return broker.controller.describe_configs(broker.image, request)
+    return metadata.controller.describe_configs(metadata.image, request)

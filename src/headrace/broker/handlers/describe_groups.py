@@ -5,17 +5,15 @@ Serves versions 0-6.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from headrace.broker.coordinators.group_service import GroupService
 from headrace.broker.requests.dispatch import RequestContext, handles
 from headrace.broker.requests.rights import Operation, on_groups
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.describe_groups import DescribeGroupsRequest
 
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
-
 
 @handles(ApiKey.DESCRIBE_GROUPS, versions=(0, 6), requires=(on_groups(Operation.DESCRIBE, "groups"),), each_once=True)
-def describe_groups(broker: Broker, context: RequestContext, request: DescribeGroupsRequest) -> Any:
-    return broker.groups.call(broker.groups.coordinator.describe_groups, context, request)
+def describe_groups(request: DescribeGroupsRequest, context: RequestContext, groups: GroupService) -> Any:
+    return groups.call(groups.coordinator.describe_groups, context, request)

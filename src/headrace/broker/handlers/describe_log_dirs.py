@@ -5,12 +5,11 @@ Serves versions 1-5. Null topics ask for all; 4 tells total and usable bytes.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from headrace.broker.partitions.replicas import Replicas
 from headrace.broker.requests.dispatch import RequestContext, handles
 from headrace.broker.requests.rights import Operation, on_cluster
 from headrace.errors import ErrorCode
-from headrace.log import DirectoryInfo
+from headrace.log import DirectoryInfo, LogDirectories
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
@@ -20,18 +19,15 @@ from headrace.protocol.messages.describe_log_dirs import (
     DescribeLogDirsTopic,
 )
 
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
-
 
 @handles(ApiKey.DESCRIBE_LOG_DIRS, versions=(1, 5), requires=(on_cluster(Operation.DESCRIBE),), each_once=True)
 async def describe_log_dirs(
-    broker: Broker, context: RequestContext, request: DescribeLogDirsRequest
+    request: DescribeLogDirsRequest, context: RequestContext, replicas: Replicas, directories: LogDirectories
 ) -> DescribeLogDirsResponse:
     wanted = None
     if request.topics is not None:
         wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
-    described = await broker.replicas.change_directories(broker.directories.describe)
+    described = await replicas.change_directories(directories.describe)
     return DescribeLogDirsResponse(results=[_result(info, wanted) for info in described])
 
 

@@ -7,13 +7,12 @@ refused as such, where an unknown topic is only unknown.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from headrace.broker.partitions.leaders import partition_here
+from headrace.broker.partitions.leaders import Leaders
 from headrace.broker.partitions.leadership import NO_LEADER_EPOCH
 from headrace.broker.requests.dispatch import RequestContext, handles
 from headrace.broker.requests.repeated import REPETITIONS_ANSWERED_MAX
 from headrace.broker.requests.rights import Operation, on_topics
+from headrace.broker.view import ClusterView
 from headrace.cluster.topic_names import name_problem
 from headrace.errors import ErrorCode, KafkaError
 from headrace.protocol.api import ApiKey
@@ -25,15 +24,12 @@ from headrace.protocol.messages.describe_producers import (
     TopicResponse,
 )
 
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
-
 
 @handles(
     ApiKey.DESCRIBE_PRODUCERS, versions=(0, 0), requires=(on_topics(Operation.READ, "topics.name"),), each_once=True
 )
 def describe_producers(
-    broker: Broker, context: RequestContext, request: DescribeProducersRequest
+    request: DescribeProducersRequest, context: RequestContext, cluster: ClusterView, leaders: Leaders
 ) -> DescribeProducersResponse:
     wanted = [(topic.name, topic.partition_indexes) for topic in request.topics]
     each: dict[str, dict[int, None]] = {}
@@ -44,25 +40,25 @@ def describe_producers(
         wanted = [(name, list(indexes)) for name, indexes in each.items()]
     return DescribeProducersResponse(
         topics=[
-            TopicResponse(name=name, partitions=[_describe(broker, name, index) for index in indexes])
+            TopicResponse(name=name, partitions=[_describe(cluster, leaders, name, index) for index in indexes])
             for name, indexes in wanted
         ]
     )
 
 
-def _describe(broker: Broker, topic: str, index: int) -> PartitionResponse:
+def _describe(cluster: ClusterView, leaders: Leaders, topic: str, index: int) -> PartitionResponse:
     result = PartitionResponse(partition_index=index)
     problem = name_problem(topic)
     if problem is not None:
         result.error_code, result.error_message = ErrorCode.INVALID_TOPIC_EXCEPTION, problem
         return result
     try:
-        partition = partition_here(broker, topic, index)
+        partition = leaders.partition_here(topic, index)
         partition.check_epoch(NO_LEADER_EPOCH)
     except KafkaError as error:
         # As Kafka, which has no words for a partition that a known topic has not.
         result.error_code = error.code
-        result.error_message = None if topic in broker.image.topics else error.message
+        result.error_message = None if topic in cluster.image.topics else error.message
         return result
     for producer in list(partition.log.producers.producers.values()):
         result.active_producers.append(

@@ -5,18 +5,15 @@ Serves version 0. A page has at most `max.request.partition.size.limit` partitio
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from headrace.broker.requests.dispatch import RequestContext, handles
 from headrace.broker.requests.rights import Operation, on_topics
+from headrace.broker.view import ClusterView
+from headrace.cluster.answers import Answers
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
 )
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 
 @handles(
@@ -26,8 +23,8 @@ if TYPE_CHECKING:
     each_once=True,
 )
 def describe_topic_partitions(
-    broker: Broker, context: RequestContext, request: DescribeTopicPartitionsRequest
+    request: DescribeTopicPartitionsRequest, context: RequestContext, answers: Answers, cluster: ClusterView
 ) -> DescribeTopicPartitionsResponse:
-    return broker.answers.describe_topic_partitions(
-        request, context.listener, broker.config.get_int("max.request.partition.size.limit")
+    return answers.describe_topic_partitions(
+        request, context.listener, cluster.config.get_int("max.request.partition.size.limit")
     )

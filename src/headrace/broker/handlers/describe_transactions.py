@@ -5,15 +5,13 @@ Serves version 0.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from headrace.broker.coordinators.transaction_service import TransactionService
 from headrace.broker.requests.dispatch import RequestContext, handles
 from headrace.broker.requests.rights import Operation, on_topics, on_transactional_ids
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.describe_transactions import DescribeTransactionsRequest
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 
 @handles(
@@ -25,5 +23,7 @@ if TYPE_CHECKING:
     ),
     each_once=True,
 )
-def describe_transactions(broker: Broker, context: RequestContext, request: DescribeTransactionsRequest) -> Any:
-    return broker.transactions.call(broker.transactions.coordinator.describe_transactions, context, request)
+def describe_transactions(
+    request: DescribeTransactionsRequest, context: RequestContext, transactions: TransactionService
+) -> Any:
+    return transactions.call(transactions.coordinator.describe_transactions, context, request)

@@ -5,8 +5,7 @@ Serves version 0.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from headrace.broker.metadata.service import MetadataService
 from headrace.broker.requests.dispatch import RequestContext, handles
 from headrace.broker.requests.rights import Operation, on_cluster
 from headrace.protocol.api import ApiKey
@@ -15,12 +14,9 @@ from headrace.protocol.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsResponse,
 )
 
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
-
 
 @handles(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, versions=(0, 0), requires=(on_cluster(Operation.DESCRIBE),))
 def describe_user_scram_credentials(
-    broker: Broker, context: RequestContext, request: DescribeUserScramCredentialsRequest
+    request: DescribeUserScramCredentialsRequest, context: RequestContext, metadata: MetadataService
 ) -> DescribeUserScramCredentialsResponse:
-    return broker.controller.describe_user_scram_credentials(broker.image, request)
+    return metadata.controller.describe_user_scram_credentials(metadata.image, request)

@@ -5,8 +5,7 @@ Serves versions 0-2. Who gives it no time gets REQUEST_TIMED_OUT, and nothing is
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from headrace.broker.metadata.service import MetadataService
 from headrace.broker.requests.dispatch import RequestContext, handles
 from headrace.broker.requests.rights import Operation, on_cluster
 from headrace.errors import ErrorCode
@@ -18,17 +17,16 @@ from headrace.protocol.messages.elect_leaders import (
     ReplicaElectionResult,
 )
 
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
-
 
 @handles(ApiKey.ELECT_LEADERS, versions=(0, 2), requires=(on_cluster(Operation.ALTER),))
-async def elect_leaders(broker: Broker, context: RequestContext, request: ElectLeadersRequest) -> ElectLeadersResponse:
+async def elect_leaders(
+    request: ElectLeadersRequest, context: RequestContext, metadata: MetadataService
+) -> ElectLeadersResponse:
     if request.topic_partitions is not None and not request.topic_partitions:
         return ElectLeadersResponse()
     if request.timeout_ms <= 0:
         return _timed_out(request)
-    return await broker.decide(broker.controller.elect_leaders, request, context=context)
+    return await metadata.decide(metadata.controller.elect_leaders, request, context=context)
 
 
 def _timed_out(request: ElectLeadersRequest) -> ElectLeadersResponse:

@@ -6,21 +6,16 @@ the first partition that has data gives at least one whole batch whatever the li
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from headrace.broker.metadata.fetches import fetch_metadata, is_of_metadata
+from headrace.broker.metadata.fetches import MetadataFetches, is_of_metadata
 from headrace.broker.partitions.fetch_at_once import fetch_at_once
 from headrace.broker.partitions.fetch_opening import open_fetch
-from headrace.broker.partitions.fetching import TOPIC_IDS_SINCE_VERSION, replica_id
+from headrace.broker.partitions.fetching import TOPIC_IDS_SINCE_VERSION, FetchRooms, replica_id
 from headrace.broker.requests.dispatch import Pending, RequestContext, handles
 from headrace.broker.requests.rights import Operation, on_cluster, on_topics, when
 from headrace.errors import ErrorCode
 from headrace.log import WouldBlockError
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 _ISOLATION_LEVELS = (0, 1)
 WAIT_MS_MAX = 300_000
@@ -45,11 +40,13 @@ def _is_follower(request: FetchRequest, version: int) -> bool:
     only_waits=True,
     at_once=fetch_at_once,
 )
-def fetch(broker: Broker, context: RequestContext, request: FetchRequest) -> FetchResponse | Pending[FetchResponse]:
+def fetch(
+    request: FetchRequest, context: RequestContext, rooms: FetchRooms, metadata: MetadataFetches | None
+) -> FetchResponse | Pending[FetchResponse]:
     follower = replica_id(request, context.api_version)
-    if follower >= 0 and broker.membership is not None and is_of_metadata(request):
-        return fetch_metadata(broker, request, follower, min(request.max_wait_ms, WAIT_MS_MAX) / 1000)
-    fetching = open_fetch(broker, context, request)
+    if follower >= 0 and metadata is not None and is_of_metadata(request):
+        return metadata.answer(request, follower, min(request.max_wait_ms, WAIT_MS_MAX) / 1000)
+    fetching = open_fetch(rooms, context, request)
     if isinstance(fetching, FetchResponse):
         return fetching
     if request.isolation_level not in _ISOLATION_LEVELS and fetching.has_something_to_read():

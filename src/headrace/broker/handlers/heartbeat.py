@@ -5,17 +5,15 @@ Serves versions 0-4.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from headrace.broker.coordinators.group_service import GroupService
 from headrace.broker.requests.dispatch import RequestContext, handles
 from headrace.broker.requests.rights import Operation, on_groups
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.heartbeat import HeartbeatRequest
 
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
-
 
 @handles(ApiKey.HEARTBEAT, versions=(0, 4), requires=(on_groups(Operation.READ, "group_id"),))
-def heartbeat(broker: Broker, context: RequestContext, request: HeartbeatRequest) -> Any:
-    return broker.groups.call(broker.groups.coordinator.heartbeat, context, request)
+def heartbeat(request: HeartbeatRequest, context: RequestContext, groups: GroupService) -> Any:
+    return groups.call(groups.coordinator.heartbeat, context, request)

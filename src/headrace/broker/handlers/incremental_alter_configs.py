@@ -5,11 +5,11 @@ Serves versions 0-1.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from headrace.broker.metadata.config_requests import alter
+from headrace.broker.metadata.service import MetadataService
 from headrace.broker.requests.dispatch import RequestContext, handles
 from headrace.broker.requests.rights import Operation, of_configs
+from headrace.broker.view import ClusterView
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.incremental_alter_configs import (
     AlterConfigsResourceResponse,
@@ -17,14 +17,16 @@ from headrace.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsResponse,
 )
 
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
-
 
 @handles(ApiKey.INCREMENTAL_ALTER_CONFIGS, versions=(0, 1), requires=of_configs(Operation.ALTER_CONFIGS))
 async def incremental_alter_configs(
-    broker: Broker, context: RequestContext, request: IncrementalAlterConfigsRequest
+    request: IncrementalAlterConfigsRequest, context: RequestContext, metadata: MetadataService, cluster: ClusterView
 ) -> IncrementalAlterConfigsResponse:
     return await alter(
-        broker, context, request, broker.controller.incremental_alter_configs, AlterConfigsResourceResponse
+        metadata,
+        cluster.node_id,
+        context,
+        request,
+        metadata.controller.incremental_alter_configs,
+        AlterConfigsResourceResponse,
     )

@@ -6,15 +6,13 @@ fences whoever used that id before.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from headrace.broker.coordinators.transaction_service import TransactionService
 from headrace.broker.requests.dispatch import RequestContext, handles
 from headrace.broker.requests.rights import Operation, any_of, on_cluster, on_topics, on_transactional_ids, when
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.init_producer_id import InitProducerIdRequest
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 
 def _is_idempotent_only(request: InitProducerIdRequest, version: int) -> bool:
@@ -32,5 +30,5 @@ def _is_idempotent_only(request: InitProducerIdRequest, version: int) -> bool:
         ),
     ),
 )
-def init_producer_id(broker: Broker, context: RequestContext, request: InitProducerIdRequest) -> Any:
-    return broker.transactions.call(broker.transactions.coordinator.init_producer_id, context, request)
+def init_producer_id(request: InitProducerIdRequest, context: RequestContext, transactions: TransactionService) -> Any:
+    return transactions.call(transactions.coordinator.init_producer_id, context, request)

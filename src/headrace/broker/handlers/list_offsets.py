@@ -8,9 +8,10 @@ answered with -1. A look-up by time reads and unpacks batches, so it runs beside
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from headrace.broker.partitions.leaders import partition_here
+from headrace.broker.partitions.checks import Checks
+from headrace.broker.partitions.leaders import Leaders
 from headrace.broker.partitions.leadership import Isolation
 from headrace.broker.partitions.partition import Partition
 from headrace.broker.requests.dispatch import RequestContext, handles
@@ -35,9 +36,6 @@ from headrace.protocol.messages.list_offsets import (
 from headrace.records import CorruptBatchError
 from headrace.runtime import DiskError, OverloadedError
 
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
-
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 _SINCE_VERSION = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 CONSUMER_REPLICA_ID, DEBUGGING_REPLICA_ID = -1, -2
@@ -46,7 +44,9 @@ _ISOLATION_LEVELS = (0, 1)
 
 
 @handles(ApiKey.LIST_OFFSETS, versions=(1, 11), requires=(on_topics(Operation.DESCRIBE, "topics.name"),))
-async def list_offsets(broker: Broker, context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
+async def list_offsets(
+    request: ListOffsetsRequest, context: RequestContext, leaders: Leaders, checks: Checks
+) -> ListOffsetsResponse:
     if request.isolation_level not in _ISOLATION_LEVELS:
         return _refuse(request)
     response = ListOffsetsResponse()
@@ -67,7 +67,7 @@ async def list_offsets(broker: Broker, context: RequestContext, request: ListOff
                 result.error_code = ErrorCode.INVALID_REQUEST
                 continue
             try:
-                found = await _find(broker, context, request, topic.name, part)
+                found = await _find(leaders, checks, context, request, topic.name, part)
             except OffsetNotAvailableError as error:
                 too_old = context.api_version < NOT_AVAILABLE_SINCE_VERSION
                 result.error_code = ErrorCode.LEADER_NOT_AVAILABLE if too_old else error.code
@@ -103,12 +103,17 @@ def _refuse(request: ListOffsetsRequest) -> ListOffsetsResponse:
 
 
 async def _find(
-    broker: Broker, context: RequestContext, request: ListOffsetsRequest, topic: str, part: ListOffsetsPartition
+    leaders: Leaders,
+    checks: Checks,
+    context: RequestContext,
+    request: ListOffsetsRequest,
+    topic: str,
+    part: ListOffsetsPartition,
 ) -> TimeAndOffset | None:
     when = part.timestamp
     if when < EARLIEST_PENDING_UPLOAD or context.api_version < _SINCE_VERSION.get(when, 0):
         raise UnsupportedVersionError(f"ListOffsets v{context.api_version} does not know timestamp {when}")
-    partition = partition_here(broker, topic, part.partition_index)
+    partition = leaders.partition_here(topic, part.partition_index)
     if request.replica_id == DEBUGGING_REPLICA_ID:
         partition.check_epoch(part.current_leader_epoch)
     else:
@@ -126,7 +131,7 @@ async def _find(
         return None
     look_up: Any = log.max_timestamp if when == MAX_TIMESTAMP else lambda: log.find_by_time(when)
     try:
-        found: TimeAndOffset | None = await broker.checks.submit(context.connection, None, look_up)
+        found: TimeAndOffset | None = await checks.submit(context.connection, None, look_up)
     except (DiskError, OverloadedError) as error:
         raise KafkaStorageError(f"{partition.key}: {error}") from error
     except CorruptBatchError as error:

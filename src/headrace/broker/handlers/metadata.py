@@ -7,18 +7,16 @@ again.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from headrace.broker.metadata.service import MetadataService
 from headrace.broker.requests.dispatch import Pending, RequestContext, handles
 from headrace.broker.requests.rights import Operation, any_of, on_cluster, on_topics
+from headrace.broker.view import ClusterView
+from headrace.cluster.answers import Answers
 from headrace.cluster.topic_names import INTERNAL_TOPICS
 from headrace.errors import ErrorCode
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.create_topics import CreatableTopic
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataResponse
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 AUTO_CREATE_CHOICE_SINCE_VERSION = 4
 CREATED_PER_REQUEST_MAX = 100
@@ -37,27 +35,27 @@ CREATED_PER_REQUEST_MAX = 100
     keeps_answers=True,
 )
 def metadata(
-    broker: Broker, context: RequestContext, request: MetadataRequest
+    request: MetadataRequest, context: RequestContext, metadata: MetadataService, answers: Answers, cluster: ClusterView
 ) -> MetadataResponse | Pending[MetadataResponse]:
-    answer = broker.answers.metadata(request, context.api_version, context.listener)
+    answer = answers.metadata(request, context.api_version, context.listener)
     may_create = context.api_version < AUTO_CREATE_CHOICE_SINCE_VERSION or request.allow_auto_topic_creation
-    if may_create and request.topics and broker.config.get_bool("auto.create.topics.enable"):
+    if may_create and request.topics and cluster.config.get_bool("auto.create.topics.enable"):
         unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         new = sorted(topic.name for topic in answer.topics if topic.error_code == unknown and topic.name is not None)
         if new:
-            return Pending(_create_then_answer(broker, context, answer, new[:CREATED_PER_REQUEST_MAX]))
+            return Pending(_create_then_answer(metadata, context, answer, new[:CREATED_PER_REQUEST_MAX]))
     return answer
 
 
 async def _create_then_answer(
-    broker: Broker, context: RequestContext, answer: MetadataResponse, new: list[str]
+    metadata: MetadataService, context: RequestContext, answer: MetadataResponse, new: list[str]
 ) -> MetadataResponse:
     for name in new:
         if context.connection.is_lost:
             break  # nobody is left who wanted them
         if name in INTERNAL_TOPICS:
-            wanted = broker.controller.internal_topic(broker.image, name)
+            wanted = metadata.controller.internal_topic(metadata.image, name)
         else:
             wanted = CreatableTopic(name=name, num_partitions=-1, replication_factor=-1)
-        await broker.metadata.create(wanted)
+        await metadata.create(wanted)
     return answer

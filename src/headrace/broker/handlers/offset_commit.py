@@ -5,15 +5,13 @@ Serves versions 2-10. 10 names topics by id.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from headrace.broker.coordinators.group_service import GroupService
 from headrace.broker.requests.dispatch import RequestContext, handles
 from headrace.broker.requests.rights import Operation, on_groups, on_topics
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.offset_commit import OffsetCommitRequest
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 
 @handles(
@@ -21,5 +19,5 @@ if TYPE_CHECKING:
     versions=(2, 10),
     requires=(on_groups(Operation.READ, "group_id"), on_topics(Operation.READ, "topics.name", "topics.topic_id")),
 )
-def offset_commit(broker: Broker, context: RequestContext, request: OffsetCommitRequest) -> Any:
-    return broker.groups.call(broker.groups.coordinator.offset_commit, context, request)
+def offset_commit(request: OffsetCommitRequest, context: RequestContext, groups: GroupService) -> Any:
+    return groups.call(groups.coordinator.offset_commit, context, request)

@@ -5,15 +5,13 @@ Serves versions 1-10. 8 asks for several groups at once; 10 names topics by id.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from headrace.broker.coordinators.group_service import GroupService
 from headrace.broker.requests.dispatch import RequestContext, handles
 from headrace.broker.requests.rights import Operation, on_groups, on_topics
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.offset_fetch import OffsetFetchRequest
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 
 @handles(
@@ -25,5 +23,5 @@ if TYPE_CHECKING:
     ),
     each_once=True,
 )
-def offset_fetch(broker: Broker, context: RequestContext, request: OffsetFetchRequest) -> Any:
-    return broker.groups.call(broker.groups.coordinator.offset_fetch, context, request)
+def offset_fetch(request: OffsetFetchRequest, context: RequestContext, groups: GroupService) -> Any:
+    return groups.call(groups.coordinator.offset_fetch, context, request)

@@ -6,9 +6,7 @@ Serves versions 2-4. An epoch that wrote nothing is answered with the next lower
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from headrace.broker.partitions.leaders import partition_here
+from headrace.broker.partitions.leaders import Leaders
 from headrace.broker.requests.dispatch import RequestContext, handles
 from headrace.broker.requests.rights import Operation, any_of, on_cluster, on_topics
 from headrace.errors import KafkaError, NotLeaderOrFollowerError
@@ -21,9 +19,6 @@ from headrace.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopicResult,
 )
 
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
-
 
 @handles(
     ApiKey.OFFSET_FOR_LEADER_EPOCH,
@@ -31,22 +26,22 @@ if TYPE_CHECKING:
     requires=(any_of(on_topics(Operation.DESCRIBE, "topics.topic"), on_cluster(Operation.CLUSTER_ACTION)),),
 )
 def offset_for_leader_epoch(
-    broker: Broker, context: RequestContext, request: OffsetForLeaderEpochRequest
+    request: OffsetForLeaderEpochRequest, context: RequestContext, leaders: Leaders
 ) -> OffsetForLeaderEpochResponse:
     return OffsetForLeaderEpochResponse(
         topics=[
             OffsetForLeaderTopicResult(
-                topic=topic.topic, partitions=[_end_of_epoch(broker, topic.topic, part) for part in topic.partitions]
+                topic=topic.topic, partitions=[_end_of_epoch(leaders, topic.topic, part) for part in topic.partitions]
             )
             for topic in request.topics
         ]
     )
 
 
-def _end_of_epoch(broker: Broker, topic: str, part: OffsetForLeaderPartition) -> EpochEndOffset:
+def _end_of_epoch(leaders: Leaders, topic: str, part: OffsetForLeaderPartition) -> EpochEndOffset:
     result = EpochEndOffset(partition=part.partition)
     try:
-        partition = partition_here(broker, topic, part.partition)
+        partition = leaders.partition_here(topic, part.partition)
         partition.check_leader(part.current_leader_epoch)
         if not partition.has_begun:
             # Where the former epochs end is not known yet; an empty log would know of none of them.

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
-from headrace.broker.partitions.leaders import addresses, leader_and_epoch, not_here
+from headrace.broker.coordinators.transaction_service import TransactionService
+from headrace.broker.partitions.checks import Checks
+from headrace.broker.partitions.leaders import Leaders
 from headrace.broker.partitions.partition import Partition
 from headrace.broker.partitions.produce_at_once import (
     NO_LEADER,
@@ -20,6 +22,7 @@ from headrace.broker.partitions.produce_at_once import (
     is_one_batch,
     produce_at_once,
 )
+from headrace.broker.partitions.replicas import Replicas
 from headrace.broker.replication.commits import CommitWait, UncommittedError
 from headrace.broker.requests.dispatch import (
     NO_RESPONSE,
@@ -31,6 +34,7 @@ from headrace.broker.requests.dispatch import (
     settled,
 )
 from headrace.broker.requests.rights import Operation, on_topics, on_transactional_ids
+from headrace.broker.view import ClusterView
 from headrace.cluster.topic_names import INTERNAL_TOPICS
 from headrace.errors import (
     ErrorCode,
@@ -66,9 +70,6 @@ from headrace.runtime import Buffer, OverloadedError
 from headrace.topics import TopicPartition
 from headrace.transactions import PRODUCE_ADDS_VERSION, QUESTIONS_MAX, produce_error
 
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
-
 VALID_ACKS = (-1, 0, 1)
 ZSTD_SINCE_VERSION = 7
 LEADER_SINCE_VERSION = 10
@@ -82,6 +83,17 @@ _Answer = ProduceResponse | NoResponse
 _Result = _Answer | Pending[_Answer]
 
 
+@dataclass(frozen=True, slots=True)
+class ProduceRooms:
+    """Where produced batches go."""
+
+    cluster: ClusterView
+    replicas: Replicas
+    leaders: Leaders
+    checks: Checks
+    transactions: TransactionService
+
+
 @handles(
     ApiKey.PRODUCE,
     versions=(3, 13),
@@ -92,19 +104,19 @@ _Result = _Answer | Pending[_Answer]
     ),
     at_once=produce_at_once,
 )
-def produce(broker: Broker, context: RequestContext, request: ProduceRequest) -> _Result:
+def produce(request: ProduceRequest, context: RequestContext, rooms: ProduceRooms) -> _Result:
     if context.connection.uncommitted:
-        earlier = _earlier(broker, context, request)
+        earlier = _earlier(rooms, context, request)
         if earlier:
-            return Pending(_append_after(broker, context, request, earlier))
+            return Pending(_append_after(rooms, context, request, earlier))
     if request.transactional_id is not None:
-        unverified = _unverified(broker, context, request)
+        unverified = _unverified(rooms, context, request)
         if unverified:
-            return Pending(_join_then_append(broker, context, request, unverified))
-    return _append_all(broker, context, request, {})
+            return Pending(_join_then_append(rooms, context, request, unverified))
+    return _append_all(rooms, context, request, {})
 
 
-def _earlier(broker: Broker, context: RequestContext, request: ProduceRequest) -> list[CommitWait]:
+def _earlier(rooms: ProduceRooms, context: RequestContext, request: ProduceRequest) -> list[CommitWait]:
     """What this connection wrote to the same partitions and is not answered yet.
 
     Of a producer only the last batch is known for certain after a restart, so only one may be unanswered: were there
@@ -113,7 +125,7 @@ def _earlier(broker: Broker, context: RequestContext, request: ProduceRequest) -
     uncommitted = context.connection.uncommitted
     found = []
     for topic in request.topic_data:
-        name, _ = _topic_name(broker, context, topic.name, topic.topic_id)
+        name, _ = _topic_name(rooms, context, topic.name, topic.topic_id)
         for data in topic.partition_data:
             wait = uncommitted.get(TopicPartition(name, data.index))
             if wait is not None and not wait.done():
@@ -122,14 +134,14 @@ def _earlier(broker: Broker, context: RequestContext, request: ProduceRequest) -
 
 
 async def _append_after(
-    broker: Broker, context: RequestContext, request: ProduceRequest, earlier: list[CommitWait]
+    rooms: ProduceRooms, context: RequestContext, request: ProduceRequest, earlier: list[CommitWait]
 ) -> _Answer:
     await asyncio.wait(earlier)
-    return await settled(produce(broker, context, request))
+    return await settled(produce(request, context, rooms))
 
 
 def _append_all(
-    broker: Broker, context: RequestContext, request: ProduceRequest, verified: dict[TopicPartition, _Verified]
+    rooms: ProduceRooms, context: RequestContext, request: ProduceRequest, verified: dict[TopicPartition, _Verified]
 ) -> _Result:
     """Append every batch; answer at once unless a disk or a replica has to be waited for."""
     if _is_refused_whole(request):
@@ -140,7 +152,7 @@ def _append_all(
     for topic_data in _each_once(request.topic_data):
         answer = TopicProduceResponse(name=topic_data.name, topic_id=topic_data.topic_id)
         response.responses.append(answer)
-        name, topic_error = _topic_name(broker, context, topic_data.name, topic_data.topic_id)
+        name, topic_error = _topic_name(rooms, context, topic_data.name, topic_data.topic_id)
         answer.name = name or answer.name
         for data in topic_data.partition_data:
             result = PartitionProduceResponse(index=data.index, base_offset=-1, current_leader=NO_LEADER)
@@ -149,7 +161,7 @@ def _append_all(
                 result.error_code = topic_error
             else:
                 guard = verified.get(TopicPartition(name, data.index)) if verified else None
-                _append_one(broker, context, request, name, data, result, pending, guard)
+                _append_one(rooms, context, request, name, data, result, pending, guard)
             if result.error_code:
                 behind[id(result)] = _place(result, data.records)
     if behind:
@@ -160,9 +172,9 @@ def _append_all(
         for partition, _, wait in pending if is_done else ():
             assert isinstance(wait, CommitWait)
             context.connection.uncommitted[partition.key] = wait
-        return Pending(_finish(broker, context, request.acks, response, pending), is_done=is_done)
+        return Pending(_finish(rooms, context, request.acks, response, pending), is_done=is_done)
     if behind:
-        _tell_addresses(broker, context, response)
+        _tell_addresses(rooms, context, response)
     return _respond(request.acks, response, failed=bool(behind))
 
 
@@ -210,17 +222,17 @@ def _in_order(topics: list[TopicProduceResponse], behind: dict[int, int]) -> lis
     return list(ordered.values())
 
 
-def _topic_name(broker: Broker, context: RequestContext, name: str, topic_id: bytes) -> tuple[str, int]:
+def _topic_name(rooms: ProduceRooms, context: RequestContext, name: str, topic_id: bytes) -> tuple[str, int]:
     if context.api_version < 13:
         return name, 0
-    found = broker.topic_name(topic_id)
+    found = rooms.cluster.topic_name(topic_id)
     if found is None:
         return "", ErrorCode.UNKNOWN_TOPIC_ID
     return found, 0
 
 
 def _append_one(
-    broker: Broker,
+    rooms: ProduceRooms,
     context: RequestContext,
     request: ProduceRequest,
     topic: str,
@@ -231,7 +243,7 @@ def _append_one(
 ) -> None:
     partition, records = None, data.records
     try:
-        partition = broker.replicas.get(topic, data.index)
+        partition = rooms.replicas.get(topic, data.index)
         _check_allowed(context, request.acks, topic, records)
         if isinstance(verified, ErrorCode):
             result.error_code, result.error_message = verified, _NOT_JOINED.get(verified)
@@ -242,15 +254,15 @@ def _append_one(
             )
         except TakesLongError:
             count = Batch(records or b"").header().count
-            checking = broker.checks.submit(context.connection, count, partition.log.check, records or b"")
+            checking = rooms.checks.submit(context.connection, count, partition.log.check, records or b"")
             pending.append((partition, result, _append_checked(partition, request, data, verified, checking)))
             return
     except HeadraceError as error:
         if isinstance(error, UnknownTopicOrPartitionError):
-            error = not_here(broker, topic, data.index, error)
+            error = rooms.leaders.not_here(topic, data.index, error)
         fill_error(result, error, partition if is_one_batch(records) else None)
         if isinstance(error, NotLeaderOrFollowerError):
-            _tell_leader(broker, topic, result)
+            _tell_leader(rooms, topic, result)
         return
     if isinstance(appended, Appended):
         _fill(result, appended)
@@ -281,14 +293,14 @@ async def _append_checked(
 
 
 def _unverified(
-    broker: Broker, context: RequestContext, request: ProduceRequest
+    rooms: ProduceRooms, context: RequestContext, request: ProduceRequest
 ) -> dict[TopicPartition, tuple[BatchHeader, Verification]]:
     """The partitions that this would be the first batch of its transaction to, each with its guard."""
     found: dict[TopicPartition, tuple[BatchHeader, Verification]] = {}
     for topic in request.topic_data:
-        name, error = _topic_name(broker, context, topic.name, topic.topic_id)
+        name, error = _topic_name(rooms, context, topic.name, topic.topic_id)
         for data in topic.partition_data:
-            partition = broker.replicas.partitions.get((name, data.index))
+            partition = rooms.replicas.partitions.get((name, data.index))
             if error or partition is None or data.records is None or not is_one_batch(data.records):
                 continue
             header = Batch(data.records).header()
@@ -306,7 +318,7 @@ def _unverified(
 
 
 async def _join_then_append(
-    broker: Broker,
+    rooms: ProduceRooms,
     context: RequestContext,
     request: ProduceRequest,
     unverified: dict[TopicPartition, tuple[BatchHeader, Verification]],
@@ -319,25 +331,25 @@ async def _join_then_append(
     """
     verified: dict[TopicPartition, _Verified] = {}
     for _ in range(QUESTIONS_MAX):
-        verified |= await _join(broker, context, request, unverified)
-        outdated = [key for key, found in verified.items() if _is_outdated(broker, key, found)]
+        verified |= await _join(rooms, context, request, unverified)
+        outdated = [key for key, found in verified.items() if _is_outdated(rooms, key, found)]
         if not outdated:
             break
         for key in outdated:
             # Without a guard a batch may go on with what another batch has begun.
             del verified[key]
-        anew = _unverified(broker, context, request)
+        anew = _unverified(rooms, context, request)
         unverified = {key: anew[key] for key in outdated if key in anew}
-    return await settled(_append_all(broker, context, request, verified))
+    return await settled(_append_all(rooms, context, request, verified))
 
 
-def _is_outdated(broker: Broker, key: TopicPartition, verified: _Verified) -> bool:
-    partition = broker.replicas.partitions.get(key)
+def _is_outdated(rooms: ProduceRooms, key: TopicPartition, verified: _Verified) -> bool:
+    partition = rooms.replicas.partitions.get(key)
     return isinstance(verified, Verification) and partition is not None and not partition.log.is_verifying(verified)
 
 
 async def _join(
-    broker: Broker,
+    rooms: ProduceRooms,
     context: RequestContext,
     request: ProduceRequest,
     unverified: dict[TopicPartition, tuple[BatchHeader, Verification]],
@@ -350,7 +362,7 @@ async def _join(
     verified: dict[TopicPartition, _Verified] = {}
     for producer_id, epoch in producers:
         assert request.transactional_id is not None
-        errors = await broker.transactions.join(
+        errors = await rooms.transactions.join(
             request.transactional_id, producer_id, epoch, list(unverified), adds=adds
         )
         for key, (_, guard) in unverified.items():
@@ -409,14 +421,14 @@ def _fill(result: PartitionProduceResponse, appended: Appended) -> None:
     result.log_start_offset = appended.log_start_offset
 
 
-def _tell_leader(broker: Broker, topic: str, result: PartitionProduceResponse) -> None:
+def _tell_leader(rooms: ProduceRooms, topic: str, result: PartitionProduceResponse) -> None:
     """Whom to send it to instead; from version 10 on it travels."""
-    known = leader_and_epoch(broker, topic, result.index)
+    known = rooms.leaders.leader_and_epoch(topic, result.index)
     if known is not None:
         result.current_leader = LeaderIdAndEpoch(leader_id=known[0], leader_epoch=known[1])
 
 
-def _tell_addresses(broker: Broker, context: RequestContext, response: ProduceResponse) -> None:
+def _tell_addresses(rooms: ProduceRooms, context: RequestContext, response: ProduceResponse) -> None:
     if context.api_version < LEADER_SINCE_VERSION:
         return
     told = {
@@ -427,12 +439,12 @@ def _tell_addresses(broker: Broker, context: RequestContext, response: ProduceRe
     }
     response.node_endpoints = [
         NodeEndpoint(node_id=node.node_id, host=node.host, port=node.port, rack=node.rack)
-        for node in addresses(broker, context.listener, told)
+        for node in rooms.leaders.addresses(context.listener, told)
     ]
 
 
 async def _finish(
-    broker: Broker,
+    rooms: ProduceRooms,
     context: RequestContext,
     acks: int,
     response: ProduceResponse,
@@ -445,14 +457,14 @@ async def _finish(
         except HeadraceError as error:
             fill_error(result, error, partition)
             if isinstance(error, NotLeaderOrFollowerError):
-                _tell_leader(broker, partition.key.topic, result)
+                _tell_leader(rooms, partition.key.topic, result)
             elif isinstance(error, UncommittedError):
                 _fill(result, error.appended)
         if context.connection.uncommitted.get(partition.key) is awaitable:
             del context.connection.uncommitted[partition.key]
     failed = any(result.error_code for topic in response.responses for result in topic.partition_responses)
     if failed:
-        _tell_addresses(broker, context, response)
+        _tell_addresses(rooms, context, response)
     return _respond(acks, response, failed)
 
 

@@ -6,22 +6,15 @@ Serves versions 0-2, with ILLEGAL_SASL_STATE.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from headrace.broker.requests.dispatch import RequestContext, handles
 from headrace.broker.requests.rights import NOTHING
 from headrace.errors import ErrorCode
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
-
 
 @handles(ApiKey.SASL_AUTHENTICATE, versions=(0, 2), requires=NOTHING)
-def sasl_authenticate(
-    broker: Broker, context: RequestContext, request: SaslAuthenticateRequest
-) -> SaslAuthenticateResponse:
+def sasl_authenticate(request: SaslAuthenticateRequest, context: RequestContext) -> SaslAuthenticateResponse:
     return SaslAuthenticateResponse(
         error_code=ErrorCode.ILLEGAL_SASL_STATE, error_message="This listener does not use SASL."
     )

@@ -5,18 +5,13 @@ Serves versions 0-1, with ILLEGAL_SASL_STATE.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from headrace.broker.requests.dispatch import RequestContext, handles
 from headrace.broker.requests.rights import NOTHING
 from headrace.errors import ErrorCode
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
-
 
 @handles(ApiKey.SASL_HANDSHAKE, versions=(0, 1), requires=NOTHING)
-def sasl_handshake(broker: Broker, context: RequestContext, request: SaslHandshakeRequest) -> SaslHandshakeResponse:
+def sasl_handshake(request: SaslHandshakeRequest, context: RequestContext) -> SaslHandshakeResponse:
     return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)

@@ -6,25 +6,23 @@ COORDINATOR_NOT_AVAILABLE, upon which clients ask again.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from headrace.broker.coordinators.group_service import GroupService
 from headrace.broker.requests.dispatch import RequestContext, handles
 from headrace.broker.requests.rights import Operation, on_groups
 from headrace.errors import ErrorCode
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
-
 PROTOCOL_SINCE_VERSION = 5
 
 
 @handles(ApiKey.SYNC_GROUP, versions=(0, 5), requires=(on_groups(Operation.READ, "group_id"),), only_waits=True)
-def sync_group(broker: Broker, context: RequestContext, request: SyncGroupRequest) -> Any:
+def sync_group(request: SyncGroupRequest, context: RequestContext, groups: GroupService) -> Any:
     unnamed = request.protocol_type is None or request.protocol_name is None
     if unnamed and context.api_version >= PROTOCOL_SINCE_VERSION:
         return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-    if not broker.groups.member_memory.has_room_to_assign(request):
+    if not groups.member_memory.has_room_to_assign(request):
         return SyncGroupResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    return broker.groups.call(broker.groups.coordinator.sync_group, context, request)
+    return groups.call(groups.coordinator.sync_group, context, request)

@@ -5,19 +5,15 @@ Serves versions 0-2.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from headrace.broker.metadata.service import MetadataService
 from headrace.broker.requests.dispatch import RequestContext, handles
 from headrace.broker.requests.rights import Operation, on_cluster
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.update_features import UpdateFeaturesRequest, UpdateFeaturesResponse
 
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
-
 
 @handles(ApiKey.UPDATE_FEATURES, versions=(0, 2), requires=(on_cluster(Operation.ALTER),))
 async def update_features(
-    broker: Broker, context: RequestContext, request: UpdateFeaturesRequest
+    request: UpdateFeaturesRequest, context: RequestContext, metadata: MetadataService
 ) -> UpdateFeaturesResponse:
-    return await broker.decide(broker.controller.update_features, request, context=context)
+    return await metadata.decide(metadata.controller.update_features, request, context=context)

@@ -7,22 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+from headrace.broker.metadata.service import MetadataService
 from headrace.broker.requests.dispatch import RequestContext
 from headrace.cluster.config_changes import broker_name_error
 from headrace.cluster.decision import NO_ERROR, Decision
 from headrace.cluster.records import ResourceType
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 RequestT = TypeVar("RequestT", bound=Any)
 ResponseT = TypeVar("ResponseT", bound=Any)
 
 
 async def alter(
-    broker: Broker,
+    metadata: MetadataService,
+    node_id: int,
     context: RequestContext,
     request: RequestT,
     decide: Callable[..., Decision[ResponseT]],
@@ -33,7 +32,7 @@ async def alter(
     if not context.is_from_broker:
         for at, resource in enumerate(request.resources):
             if resource.resource_type == ResourceType.BROKER and resource.resource_name:
-                error = broker_name_error(resource.resource_name, broker.node_id)
+                error = broker_name_error(resource.resource_name, node_id)
                 if error is not NO_ERROR:
                     wrong[at] = refused_with(
                         error_code=error.code,
@@ -42,11 +41,11 @@ async def alter(
                         resource_name=resource.resource_name,
                     )
     if not wrong:
-        return await broker.decide(decide, request, context=context)
+        return await metadata.decide(decide, request, context=context)
     left = [resource for at, resource in enumerate(request.resources) if at not in wrong]
     rest = copy(request)
     rest.resources = left
-    response = await broker.decide(decide, rest, context=context)
+    response = await metadata.decide(decide, rest, context=context)
     for at, refusal in sorted(wrong.items()):
         response.responses.insert(at, refusal)
     return response

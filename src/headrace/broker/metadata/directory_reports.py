@@ -72,7 +72,7 @@ class DirectoryReports:
         request = self._report()
         if request is None:
             return True
-        response = await self._broker.ask(self._broker.controller.assign_replicas_to_dirs, request)
+        response = await self._broker.metadata.ask(self._broker.controller.assign_replicas_to_dirs, request)
         if response.error_code == ErrorCode.KAFKA_STORAGE_ERROR and self._broker.membership is None:
             # The metadata is in that directory too: clients are refused one by one.
             log.error("leaders of offline partitions stay as they were: the metadata cannot be written")

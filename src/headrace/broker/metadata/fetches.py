@@ -7,10 +7,12 @@ told that it is out of range, and read the store. To clients there is no such pa
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
+from headrace.broker.metadata.membership import ClusterMembership
+from headrace.broker.metadata.service import MetadataService
 from headrace.broker.partitions.purgatory import Waiter
 from headrace.broker.requests.dispatch import Pending
+from headrace.broker.view import ClusterView
 from headrace.cluster.records import METADATA_TOPIC, METADATA_TOPIC_ID
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.fetch import (
@@ -21,9 +23,7 @@ from headrace.protocol.messages.fetch import (
     LeaderIdAndEpoch,
     PartitionData,
 )
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
+from headrace.runtime import Clock
 
 
 def is_of_metadata(request: FetchRequest) -> bool:
@@ -35,80 +35,85 @@ def is_of_metadata(request: FetchRequest) -> bool:
     return is_named and [part.partition for part in topic.partitions] == [0]
 
 
-def fetch_metadata(
-    broker: Broker, request: FetchRequest, replica_id: int, wait_s: float
-) -> FetchResponse | Pending[FetchResponse]:
-    """The answer to a broker; it waits for an append where there is nothing new."""
-    wanted = request.topics[0].partitions[0]
-    tail, membership = broker.metadata.active.tail, broker.membership
-    if _is_stale(broker, replica_id, request.replica_state.replica_epoch):
-        return _answer(request, _refused(ErrorCode.STALE_BROKER_EPOCH, _leader(-1, -1)))
-    if membership is not None and broker.metadata.active.is_active and replica_id in broker.image.brokers:
-        membership.observers.fetched(replica_id, wanted.fetch_offset, tail.end_offset, broker.runtime.clock.now_ms())
-        if wanted.current_leader_epoch > tail.epoch:
-            membership.observers.know_another = True
-        # Those that wait come one after the other; others may overtake them.
-        elif wait_s > 0 and wanted.current_leader_epoch == tail.epoch:
-            membership.observers.asks_again(replica_id)
-    data = _look(broker, request, wanted)
-    if wait_s <= 0:
-        return _answer(request, data)
-    if data.error_code or data.records:
-        return _answer_to(broker, replica_id, request, data)
-    return Pending(_wait(broker, replica_id, request, wanted, wait_s))
+class MetadataFetches:
+    """Answers them in a cluster of several brokers; in a cluster of one nobody follows."""
 
+    def __init__(
+        self, clock: Clock, cluster: ClusterView, metadata: MetadataService, membership: ClusterMembership
+    ) -> None:
+        self._clock = clock
+        self._cluster = cluster
+        self._metadata = metadata
+        self._membership = membership
 
-def _is_stale(broker: Broker, replica_id: int, broker_epoch: int) -> bool:
-    """Whether another life of that broker was registered since; one that starts has no epoch yet, and may read."""
-    known = broker.image.brokers.get(replica_id)
-    return known is not None and -1 < broker_epoch < known.epoch
-
-
-async def _wait(
-    broker: Broker, replica_id: int, request: FetchRequest, wanted: FetchPartition, wait_s: float
-) -> FetchResponse:
-    deadline = asyncio.get_running_loop().time() + wait_s
-    while True:
-        if _is_stale(broker, replica_id, request.replica_state.replica_epoch):
+    def answer(self, request: FetchRequest, replica_id: int, wait_s: float) -> FetchResponse | Pending[FetchResponse]:
+        """The answer to a broker; it waits for an append where there is nothing new."""
+        wanted = request.topics[0].partitions[0]
+        tail, observers = self._metadata.active.tail, self._membership.observers
+        if self._is_stale(replica_id, request.replica_state.replica_epoch):
             return _answer(request, _refused(ErrorCode.STALE_BROKER_EPOCH, _leader(-1, -1)))
-        data = _look(broker, request, wanted)
-        left_s = deadline - asyncio.get_running_loop().time()
-        if data.error_code or data.records or left_s <= 0:
-            return _answer_to(broker, replica_id, request, data)
-        await Waiter(1).wait([broker.metadata.active.tail.watchers], left_s)
+        if self._metadata.active.is_active and replica_id in self._cluster.image.brokers:
+            observers.fetched(replica_id, wanted.fetch_offset, tail.end_offset, self._clock.now_ms())
+            if wanted.current_leader_epoch > tail.epoch:
+                observers.know_another = True
+            # Those that wait come one after the other; others may overtake them.
+            elif wait_s > 0 and wanted.current_leader_epoch == tail.epoch:
+                observers.asks_again(replica_id)
+        data = self._look(request, wanted)
+        if wait_s <= 0:
+            return _answer(request, data)
+        if data.error_code or data.records:
+            return self._answer_to(replica_id, request, data)
+        return Pending(self._wait(replica_id, request, wanted, wait_s))
 
+    def _is_stale(self, replica_id: int, broker_epoch: int) -> bool:
+        """Whether another life of that broker was registered since; one that starts has no epoch yet, and may read."""
+        known = self._cluster.image.brokers.get(replica_id)
+        return known is not None and -1 < broker_epoch < known.epoch
 
-def _answer_to(broker: Broker, replica_id: int, request: FetchRequest, data: PartitionData) -> FetchResponse:
-    if broker.membership is not None and not data.error_code:
-        broker.membership.observers.answered(replica_id, broker.runtime.clock.boottime())
-    return _answer(request, data)
+    async def _wait(
+        self, replica_id: int, request: FetchRequest, wanted: FetchPartition, wait_s: float
+    ) -> FetchResponse:
+        deadline = asyncio.get_running_loop().time() + wait_s
+        while True:
+            if self._is_stale(replica_id, request.replica_state.replica_epoch):
+                return _answer(request, _refused(ErrorCode.STALE_BROKER_EPOCH, _leader(-1, -1)))
+            data = self._look(request, wanted)
+            left_s = deadline - asyncio.get_running_loop().time()
+            if data.error_code or data.records or left_s <= 0:
+                return self._answer_to(replica_id, request, data)
+            await Waiter(1).wait([self._metadata.active.tail.watchers], left_s)
 
+    def _answer_to(self, replica_id: int, request: FetchRequest, data: PartitionData) -> FetchResponse:
+        if not data.error_code:
+            self._membership.observers.answered(replica_id, self._clock.boottime())
+        return _answer(request, data)
 
-def _look(broker: Broker, request: FetchRequest, wanted: FetchPartition) -> PartitionData:
-    active, membership = broker.metadata.active, broker.membership
-    tail = active.tail
-    if not active.is_active:
-        seat = membership.seat if membership is not None else None
-        known = _leader(-1, -1) if seat is None else _leader(seat.member.node_id, seat.epoch)
-        return _refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, known)
-    # One that may have been followed by another tells what it knows, and does not say that it leads.
-    is_sure = membership is None or membership.is_in_touch
-    leader = _leader(broker.node_id if is_sure else -1, tail.epoch)
-    if wanted.current_leader_epoch not in (-1, tail.epoch):
-        is_old = wanted.current_leader_epoch < tail.epoch
-        return _refused(ErrorCode.FENCED_LEADER_EPOCH if is_old else ErrorCode.UNKNOWN_LEADER_EPOCH, leader)
-    bytes_max = min(request.max_bytes, wanted.partition_max_bytes)
-    records = tail.read(wanted.fetch_offset, bytes_max, broker.runtime.clock.now_ms())
-    if records is None:
-        return _refused(ErrorCode.OFFSET_OUT_OF_RANGE, leader)
-    return PartitionData(
-        partition_index=0,
-        high_watermark=tail.end_offset,
-        last_stable_offset=tail.end_offset,
-        log_start_offset=tail.begin_offset,
-        current_leader=leader,
-        records=records,
-    )
+    def _look(self, request: FetchRequest, wanted: FetchPartition) -> PartitionData:
+        active, membership = self._metadata.active, self._membership
+        tail = active.tail
+        if not active.is_active:
+            seat = membership.seat
+            known = _leader(-1, -1) if seat is None else _leader(seat.member.node_id, seat.epoch)
+            return _refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, known)
+        # One that may have been followed by another tells what it knows, and does not say that it leads.
+        is_sure = membership.is_in_touch
+        leader = _leader(self._cluster.node_id if is_sure else -1, tail.epoch)
+        if wanted.current_leader_epoch not in (-1, tail.epoch):
+            is_old = wanted.current_leader_epoch < tail.epoch
+            return _refused(ErrorCode.FENCED_LEADER_EPOCH if is_old else ErrorCode.UNKNOWN_LEADER_EPOCH, leader)
+        bytes_max = min(request.max_bytes, wanted.partition_max_bytes)
+        records = tail.read(wanted.fetch_offset, bytes_max, self._clock.now_ms())
+        if records is None:
+            return _refused(ErrorCode.OFFSET_OUT_OF_RANGE, leader)
+        return PartitionData(
+            partition_index=0,
+            high_watermark=tail.end_offset,
+            last_stable_offset=tail.end_offset,
+            log_start_offset=tail.begin_offset,
+            current_leader=leader,
+            records=records,
+        )
 
 
 def _leader(node_id: int, epoch: int) -> LeaderIdAndEpoch:

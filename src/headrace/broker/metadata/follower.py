@@ -40,8 +40,8 @@ _FETCH_WAIT_S = 0.5
 class MetadataFollower:
     """The image, and whoever is told of its changes."""
 
-    def __init__(self, runtime: Runtime, store: Store, replicas: Replicas) -> None:
-        self.image = Image()
+    def __init__(self, runtime: Runtime, store: Store, replicas: Replicas, image: Image) -> None:
+        self.image = image
         #: The topics that the store says were deleted, as it was when it was opened.
         self.deleted_before: set[bytes] = set()
         self.runtime = runtime

@@ -14,9 +14,9 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.broker.metadata import controller_requests
+from headrace.broker.metadata.controller_requests import ControllerRequests
 from headrace.broker.metadata.fetcher import MetadataFetcher
-from headrace.broker.metadata.quorum import Observers
+from headrace.broker.metadata.service import ASK_TIMEOUT_S
 from headrace.broker.metadata.stalls import Stalls
 from headrace.broker.metadata.store_patience import REGISTRATION_TIMEOUT, Patience, StorePatience
 from headrace.broker.peers import PeerConnection, Peers
@@ -59,7 +59,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("headrace.broker.metadata.membership")
 
-ASK_TIMEOUT_S: Final = 30.0
 LEAVE_TIMEOUT_S: Final = 10.0
 _RETRY_S: Final = 0.1
 _DEFECT_RETRY_S: Final = 1.0
@@ -93,7 +92,9 @@ class ClusterMembership:
         #: How this broker follows another that is the controller.
         self.fetcher = MetadataFetcher(broker, self)
         #: As the controller: how far the others follow.
-        self.observers = Observers()
+        self.observers = broker.observers
+        #: Answers what brokers ask, where this one is the controller.
+        self.requests = ControllerRequests(broker.cluster_id, self._metadata, self)
         self.peers = Peers(
             broker.runtime,
             self._locate,
@@ -111,11 +112,11 @@ class ClusterMembership:
         self._changed = asyncio.Event()
         # Those who wait for an answer of a controller, by what is done when another is known.
         self._asking: dict[asyncio.Future[None], Seat] = {}
-        self._local: dict[type, Callable[[Broker, Any], Awaitable[Any]]] = {
-            BrokerRegistrationRequest: controller_requests.register,
-            BrokerHeartbeatRequest: controller_requests.heartbeat,
-            AllocateProducerIdsRequest: controller_requests.allocate_producer_ids,
-            AlterPartitionRequest: _alter_partition,
+        self._local: dict[type, Callable[[Any], Awaitable[Any]]] = {
+            BrokerRegistrationRequest: self.requests.register,
+            BrokerHeartbeatRequest: self.requests.heartbeat,
+            AllocateProducerIdsRequest: self.requests.allocate_producer_ids,
+            AlterPartitionRequest: self._alter_partition,
         }
 
     # --- coming
@@ -283,7 +284,7 @@ class ClusterMembership:
                     if seat is not None:  # or it is gone already, and perhaps nobody else is left to stand
                         await self._until_lost(self._store.seat(seat))
                     continue
-                self.observers = Observers()
+                self.observers.forget()
                 # Who was alive when this broker was the controller before says nothing of now.
                 self._living, self._missed = {}, {}
                 await self._metadata.take_office(epoch)
@@ -543,7 +544,7 @@ class ClusterMembership:
         may still be carried out, also after others.
         """
         deadline = self._clock.monotonic() + timeout_s
-        local = functools.partial(self._local[type(request)], self._broker, request) if here is None else here
+        local = functools.partial(self._local[type(request)], request) if here is None else here
         reason = "there is none"
         while True:
             left_s = deadline - self._clock.monotonic()
@@ -579,6 +580,9 @@ class ClusterMembership:
         except RequestTimedOutError as error:
             # Another request on its connection was late, and has ended it: this one has time left.
             raise NetworkError(str(error)) from error
+
+    async def _alter_partition(self, request: AlterPartitionRequest) -> Any:
+        return await self._metadata.change(lambda image: self._metadata.controller.alter_partition(image, request))
 
     async def _see_outcome(self, deadline: float) -> None:
         """Bring the image up to what was decided just now, as far as anyone can be asked for it."""
@@ -621,7 +625,3 @@ async def _nothing() -> None:
 
 def _fence(broker: Broker, node_id: int, image: Image) -> Decision[None]:
     return broker.controller.fence_broker(image, node_id)
-
-
-async def _alter_partition(broker: Broker, request: AlterPartitionRequest) -> Any:
-    return await broker.metadata.change(lambda image: broker.controller.alter_partition(image, request))

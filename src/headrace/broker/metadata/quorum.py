@@ -7,8 +7,9 @@ those are is what they last fetched from; who has to read the store instead is n
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from headrace.broker.metadata.service import MetadataService
+from headrace.broker.view import ClusterView
 from headrace.cluster.records import METADATA_TOPIC
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.describe_quorum import (
@@ -20,9 +21,7 @@ from headrace.protocol.messages.describe_quorum import (
     QuorumReplica,
     QuorumTopicState,
 )
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
+from headrace.runtime import Clock
 
 _NEVER = -1
 
@@ -45,6 +44,13 @@ class Observers:
         self.heard_at: dict[int, float] = {}
         self._answered_at: dict[int, float] = {}
         #: Whether any of them said that there is a later controller. The store has the last word on that.
+        self.know_another = False
+
+    def forget(self) -> None:
+        """This broker is the controller anew."""
+        self._fetches.clear()
+        self.heard_at.clear()
+        self._answered_at.clear()
         self.know_another = False
 
     def asks_again(self, node_id: int) -> None:
@@ -72,19 +78,50 @@ class Observers:
         )
 
 
-def describe(broker: Broker, request: DescribeQuorumRequest) -> DescribeQuorumResponse:
-    """The answer of the controller. As in Kafka, who asks for more than the metadata's partition is told nothing."""
-    asked = [(topic.topic_name, [part.partition_index for part in topic.partitions]) for topic in request.topics]
-    response = DescribeQuorumResponse(error_message="")
-    if asked != [(METADATA_TOPIC, [0])]:
-        response.topics = [_unknown(name, indexes) for name, indexes in asked]
+class Quorum:
+    """What the controller tells of the cluster's metadata."""
+
+    def __init__(self, clock: Clock, cluster: ClusterView, metadata: MetadataService, observers: Observers) -> None:
+        self._clock = clock
+        self._cluster = cluster
+        self._metadata = metadata
+        self._observers = observers
+
+    def describe(self, request: DescribeQuorumRequest) -> DescribeQuorumResponse:
+        """The controller's answer. As in Kafka, who asks for more than the metadata's partition is told nothing."""
+        asked = [(topic.topic_name, [part.partition_index for part in topic.partitions]) for topic in request.topics]
+        response = DescribeQuorumResponse(error_message="")
+        if asked != [(METADATA_TOPIC, [0])]:
+            response.topics = [_unknown(name, indexes) for name, indexes in asked]
+            return response
+        response.topics = [QuorumTopicState(topic_name=METADATA_TOPIC, partitions=[self._state()])]
+        known = self._cluster.image.brokers.get(self._cluster.node_id)
+        if known is not None:
+            listeners = [QuorumListener(name=x.name, host=x.host, port=x.port) for x in known.listeners]
+            response.nodes.append(QuorumNode(node_id=self._cluster.node_id, listeners=listeners))
         return response
-    response.topics = [QuorumTopicState(topic_name=METADATA_TOPIC, partitions=[_state(broker)])]
-    known = broker.image.brokers.get(broker.node_id)
-    if known is not None:
-        listeners = [QuorumListener(name=x.name, host=x.host, port=x.port) for x in known.listeners]
-        response.nodes.append(QuorumNode(node_id=broker.node_id, listeners=listeners))
-    return response
+
+    def _state(self) -> QuorumPartitionState:
+        # What the store has acknowledged: others may have fetched it before it is in the image here.
+        end, now_ms = self._metadata.active.tail.end_offset, self._clock.now_ms()
+        leader = QuorumReplica(
+            replica_id=self._cluster.node_id,
+            log_end_offset=end,
+            last_fetch_timestamp=now_ms,
+            last_caught_up_timestamp=now_ms,
+        )
+        return QuorumPartitionState(
+            partition_index=0,
+            leader_id=self._cluster.node_id,
+            leader_epoch=self._metadata.controller_epoch,
+            high_watermark=end,
+            current_voters=[leader],
+            observers=[
+                self._observers.replica(node_id)
+                for node_id, known in sorted(self._cluster.image.brokers.items())
+                if node_id != self._cluster.node_id and not known.fenced
+            ],
+        )
 
 
 def _unknown(name: str, indexes: list[int]) -> QuorumTopicState:
@@ -93,27 +130,3 @@ def _unknown(name: str, indexes: list[int]) -> QuorumTopicState:
         QuorumPartitionState(partition_index=index, error_code=error, error_message=error.message) for index in indexes
     ]
     return QuorumTopicState(topic_name=name, partitions=states)
-
-
-def _state(broker: Broker) -> QuorumPartitionState:
-    # What the store has acknowledged: others may have fetched it before it is in the image here.
-    end, now_ms = broker.metadata.active.tail.end_offset, broker.runtime.clock.now_ms()
-    leader = QuorumReplica(
-        replica_id=broker.node_id,
-        log_end_offset=end,
-        last_fetch_timestamp=now_ms,
-        last_caught_up_timestamp=now_ms,
-    )
-    observers = broker.membership.observers if broker.membership is not None else Observers()
-    return QuorumPartitionState(
-        partition_index=0,
-        leader_id=broker.node_id,
-        leader_epoch=broker.metadata.controller_epoch,
-        high_watermark=end,
-        current_voters=[leader],
-        observers=[
-            observers.replica(node_id)
-            for node_id, known in sorted(broker.image.brokers.items())
-            if node_id != broker.node_id and not known.fenced
-        ],
-    )

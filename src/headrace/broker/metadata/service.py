@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from headrace.broker.metadata.controller_service import ControllerService
 from headrace.broker.metadata.follower import Follower, MetadataFollower
 from headrace.broker.metadata.tail import RECORDS_MAX
 from headrace.broker.partitions.replicas import Replicas
+from headrace.broker.requests.dispatch import RequestContext
+from headrace.broker.requests.refusals import refuse
 from headrace.cluster.controller import Controller
 from headrace.cluster.decision import Decision
 from headrace.cluster.image import Image
 from headrace.cluster.store import Store, StoreMember
-from headrace.errors import RequestTimedOutError
+from headrace.errors import NotControllerError, RequestTimedOutError
 from headrace.protocol.messages.create_topics import (
     CreatableTopic,
     CreatableTopicResult,
@@ -29,19 +31,29 @@ R = TypeVar("R")
 
 #: How long a client waits for a topic to be created on the way to something else.
 CREATE_TIMEOUT_S = 3.0
+#: How long the controller may take for what it is asked; a client that asks for much may say how long.
+ASK_TIMEOUT_S: Final = 30.0
+ASK_TIMEOUT_S_MAX: Final = 600.0
 
 
 class MetadataService:
     """The image, and the only way to change it."""
 
     def __init__(
-        self, runtime: Runtime, store: Store, controller: Controller, replicas: Replicas, *, is_shared: bool
+        self,
+        runtime: Runtime,
+        store: Store,
+        controller: Controller,
+        replicas: Replicas,
+        image: Image,
+        *,
+        is_shared: bool,
     ) -> None:
         """`is_shared` says whether the store has other brokers, who fetch from the controller."""
         self._runtime = runtime
         self._store = store
-        self._controller = controller
-        self.follower = MetadataFollower(runtime, store, replicas)
+        self.controller = controller
+        self.follower = MetadataFollower(runtime, store, replicas, image)
         self.active = ControllerService(
             store, self.follower, replicas, tail_records_max=RECORDS_MAX if is_shared else 0
         )
@@ -75,18 +87,56 @@ class MetadataService:
 
     async def win(self) -> None:
         """Win the election, which in a cluster of one is no contest."""
-        epoch = await self._store.elect(StoreMember(self._controller.node_id, self._runtime.uuid()))
+        epoch = await self._store.elect(StoreMember(self.controller.node_id, self._runtime.uuid()))
         assert epoch is not None, "a cluster of one has no other controller"
         await self.take_office(epoch)
 
     async def take_office(self, epoch: int) -> None:
         """This broker was elected: it decides from now on."""
         await self.active.take_over(epoch)
-        await self.change(lambda image: Decision(None, self._controller.bootstrap(image)))
+        await self.change(lambda image: Decision(None, self.controller.bootstrap(image)))
 
     async def change(self, decide: Callable[[Image], Decision[R]]) -> R:
         """Decide with the cluster as it is, make the decision true, and give its response."""
         return await self.active.propose(decide)
+
+    async def decide(
+        self, method: Callable[..., Decision[R]], *arguments: object, context: RequestContext | None = None
+    ) -> R:
+        """Let the controller decide, and make it true. A client's request goes to it, wherever it is."""
+
+        async def here() -> R:
+            return await self.change(lambda image: method(image, *arguments))
+
+        if self.ask_controller is None or context is None:
+            return await here()
+        try:
+            if context.is_from_broker:
+                # What another broker passed on goes no further: it asks again, whoever is the controller then.
+                return await here()
+            # Who asks for thousands of partitions says how long that may take.
+            timeout_s = max(ASK_TIMEOUT_S, min(getattr(arguments[0], "timeout_ms", 0) / 1000, ASK_TIMEOUT_S_MAX))
+            decided: R = await self.ask_controller(
+                arguments[0], version=context.api_version, here=here, timeout_s=timeout_s
+            )
+            return decided
+        except (NotControllerError, RequestTimedOutError) as error:
+            # Nobody decided; what would have been answered says in every place that it was not.
+            response = method(self.image, *arguments).response
+            if not refuse(response, error, everywhere=True):
+                raise
+            return response
+
+    async def ask(self, method: Callable[..., Decision[R]], request: object) -> R:
+        """Let the controller decide something on this broker's own account, wherever it is."""
+
+        async def here() -> R:
+            return await self.change(lambda image: method(image, request))
+
+        if self.ask_controller is None:
+            return await here()
+        decided: R = await self.ask_controller(request, here=here)
+        return decided
 
     async def make_waiting(self) -> None:
         """Make the logs for which there were no descriptors, if there are now."""
@@ -105,7 +155,7 @@ class MetadataService:
         request = CreateTopicsRequest(topics=[topic], timeout_ms=60_000)
 
         async def here() -> CreateTopicsResponse:
-            return await self.change(lambda image: self._controller.create_topics(image, request))
+            return await self.change(lambda image: self.controller.create_topics(image, request))
 
         if self.ask_controller is None:
             return await here()
@@ -120,4 +170,4 @@ class MetadataService:
     async def ensure_internal(self, name: str) -> None:
         """Create one of the broker's own topics unless it is there."""
         if name not in self.image.topics:
-            await self.create(self._controller.internal_topic(self.image, name))
+            await self.create(self.controller.internal_topic(self.image, name))

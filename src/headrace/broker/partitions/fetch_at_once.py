@@ -23,11 +23,12 @@ from headrace.records import CorruptBatchError
 from headrace.runtime import DiskError
 
 if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
     from headrace.broker.partitions.partition import Partition
+    from headrace.broker.partitions.replicas import Replicas
     from headrace.broker.requests.access import Rights
     from headrace.broker.requests.pipeline import Route
     from headrace.broker.server.connection import ServerConnection
+    from headrace.broker.view import ClusterView
     from headrace.cluster.broker_config import BrokerConfig
 
 _UNCOMMITTED, _COMMITTED = int(Isolation.READ_UNCOMMITTED), int(Isolation.READ_COMMITTED)
@@ -36,25 +37,28 @@ _KNOWN_MAX = 1024
 _KNOWN_BYTES_MAX = 512
 
 
-def name_of(broker: Broker, topic: bytes, version: int) -> str:
+def name_of(cluster: ClusterView, topic: bytes, version: int) -> str:
     """The topic that stands in a small request, by name or by id; nothing that any has, where none has that id."""
     if version < TOPIC_IDS_SINCE_VERSION:
         return str(topic[1:], "utf-8", "replace")
-    return broker.topic_name(topic) or ""
+    return cluster.topic_name(topic) or ""
 
 
 class KnownFetch:
     """Small fetches of one client from one partition, which are answered again without being read anew."""
 
-    __slots__ = ("_broker", "_config", "_key", "_room", "_shape", "_wanted", "route")
+    __slots__ = ("_cluster", "_config", "_key", "_replicas", "_room", "_shape", "_wanted", "route")
 
-    def __init__(self, broker: Broker, route: Route, frame: memoryview, wanted: SmallFetch) -> None:
-        self._broker = broker
+    def __init__(
+        self, cluster: ClusterView, replicas: Replicas, route: Route, frame: memoryview, wanted: SmallFetch
+    ) -> None:
+        self._cluster = cluster
+        self._replicas = replicas
         self.route = route
         self._wanted = wanted
-        self._key = name_of(broker, wanted.topic, route.api_version), wanted.partition
+        self._key = name_of(cluster, wanted.topic, route.api_version), wanted.partition
         # Room for so many bytes is left by this configuration, which is another whenever something in it has changed.
-        self._config = broker.config
+        self._config = cluster.config
         self._room = _room(wanted, self._config)
         tells_aborted = wanted.isolation == _COMMITTED
         self._shape = FetchShape(frame, wanted.topic, wanted.partition, tells_aborted=tells_aborted)
@@ -65,13 +69,13 @@ class KnownFetch:
         if found is None:
             connection.known = None  # it wants something else now
             return False
-        broker, key = self._broker, self._key
-        partition = broker.replicas.partitions.get(key)
+        cluster, key = self._cluster, self._key
+        partition = self._replicas.partitions.get(key)
         if partition is None or not connection.may_be_answered_at_once(Operation.READ, key[0]):
             return False
-        if self.route.api_version >= TOPIC_IDS_SINCE_VERSION and broker.topic_name(self._wanted.topic) != key[0]:
+        if self.route.api_version >= TOPIC_IDS_SINCE_VERSION and cluster.topic_name(self._wanted.topic) != key[0]:
             return False
-        config = broker.config
+        config = cluster.config
         if config is not self._config:
             self._config, self._room = config, _room(self._wanted, config)
         correlation_id, offset = found
@@ -85,14 +89,16 @@ class KnownFetch:
 class KnownFetches:
     """What is known of small fetches, of whichever connection."""
 
-    def __init__(self) -> None:
+    def __init__(self, cluster: ClusterView, replicas: Replicas) -> None:
+        self.cluster = cluster
+        self.replicas = replicas
         self._known: dict[tuple[Route, bytes, bytes], KnownFetch] = {}
 
-    def of(self, broker: Broker, route: Route, frame: memoryview, wanted: SmallFetch) -> KnownFetch:
+    def of(self, route: Route, frame: memoryview, wanted: SmallFetch) -> KnownFetch:
         same = (route, *fetch_parts(frame))
         known = self._known.get(same)
         if known is None:
-            known = KnownFetch(broker, route, frame, wanted)
+            known = KnownFetch(self.cluster, self.replicas, route, frame, wanted)
             if len(frame) <= _KNOWN_BYTES_MAX:
                 if len(self._known) >= _KNOWN_MAX:
                     self._known.clear()
@@ -101,13 +107,13 @@ class KnownFetches:
 
 
 def fetch_at_once(
-    broker: Broker,
     frame: memoryview,
     position: int,
     route: Route,
     correlation_id: int,
     rights: Rights,
     connection: ServerConnection | None,
+    known: KnownFetches,
 ) -> bytes | None:
     """The whole answer; None for a fetch that has to wait, goes wrong, is large, or is told more than offsets."""
     version = route.api_version
@@ -117,17 +123,18 @@ def fetch_at_once(
     if wanted is None:
         return None
     topic, index, isolation = wanted.topic, wanted.partition, wanted.isolation
-    name = name_of(broker, topic, version)
-    partition = broker.replicas.partitions.get((name, index))
+    cluster = known.cluster
+    name = name_of(cluster, topic, version)
+    partition = known.replicas.partitions.get((name, index))
     if partition is None or isolation not in (_UNCOMMITTED, _COMMITTED):
         return None
     if not rights.may(Operation.READ, Resource.TOPIC, name):
         return None
-    read = _read(partition, wanted.offset, _room(wanted, broker.config), wanted)
+    read = _read(partition, wanted.offset, _room(wanted, cluster.config), wanted)
     if read is None:
         return None
     if connection is not None and connection.known is None:
-        connection.known = broker.known_fetches.of(broker, route, frame, wanted)
+        connection.known = known.of(route, frame, wanted)
     high_watermark, stable, log_start, records = read
     return small_fetch_answer(
         correlation_id,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from headrace.broker.partitions.fetch_sessions import (
     FINAL_EPOCH,
     FULL_EPOCH,
@@ -14,26 +12,23 @@ from headrace.broker.partitions.fetch_sessions import (
     SessionPartition,
     next_epoch,
 )
-from headrace.broker.partitions.fetching import TOPIC_IDS_SINCE_VERSION, Fetching, replica_id
+from headrace.broker.partitions.fetching import TOPIC_IDS_SINCE_VERSION, Fetching, FetchRooms, replica_id
 from headrace.broker.requests.dispatch import RequestContext
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.fetch import FetchRequest, FetchResponse
 
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
-
-def open_fetch(broker: Broker, context: RequestContext, request: FetchRequest) -> Fetching | FetchResponse:
+def open_fetch(rooms: FetchRooms, context: RequestContext, request: FetchRequest) -> Fetching | FetchResponse:
     """Find out which partitions this fetch is about: those it names, or those its session remembers."""
     by_id = context.api_version >= TOPIC_IDS_SINCE_VERSION
-    wanted = _named_partitions(broker, request, by_id)
-    sessions = broker.fetch_sessions
+    wanted = _named_partitions(rooms, request, by_id)
+    sessions = rooms.sessions
     if request.session_epoch in (FULL_EPOCH, FINAL_EPOCH):
         if request.session_id != NO_SESSION:
             sessions.remove(request.session_id)
         opens = request.session_epoch == FULL_EPOCH and context.api_version >= 7
-        return Fetching(broker, context, request, list(wanted.values()), None, opens_session=opens)
-    now_ms = broker.runtime.clock.now_ms()
+        return Fetching(rooms, context, request, list(wanted.values()), None, opens_session=opens)
+    now_ms = rooms.runtime.clock.now_ms()
     found = sessions.find(request.session_id, request.session_epoch, by_id)
     if isinstance(found, ErrorCode):
         return FetchResponse(error_code=found)
@@ -45,14 +40,14 @@ def open_fetch(broker: Broker, context: RequestContext, request: FetchRequest) -
         sessions.remove(found.session_id)
         return FetchResponse()
     found.epoch = next_epoch(found.epoch)
-    return Fetching(broker, context, request, [], found, opens_session=False)
+    return Fetching(rooms, context, request, [], found, opens_session=False)
 
 
-def _named_partitions(broker: Broker, request: FetchRequest, by_id: bool) -> dict[PartitionKey, SessionPartition]:
+def _named_partitions(rooms: FetchRooms, request: FetchRequest, by_id: bool) -> dict[PartitionKey, SessionPartition]:
     """The partitions a request names, each once (the last mention counts), in order."""
     wanted: dict[PartitionKey, SessionPartition] = {}
     for topic in request.topics:
-        name = (broker.topic_name(topic.topic_id) or "") if by_id else topic.topic
+        name = (rooms.cluster.topic_name(topic.topic_id) or "") if by_id else topic.topic
         for part in topic.partitions:
             wanted[("" if by_id else name, topic.topic_id, part.partition)] = SessionPartition(
                 name,

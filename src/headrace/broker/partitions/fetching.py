@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import functools
 from bisect import bisect_right
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 from headrace.broker.partitions.fetch_reads import (
     NO_DIVERGENCE,
@@ -29,17 +29,22 @@ from headrace.broker.partitions.fetch_reads import (
 from headrace.broker.partitions.fetch_sessions import (
     NO_SESSION,
     FetchSession,
+    FetchSessions,
     PartitionKey,
     SessionPartition,
     weight_of,
 )
-from headrace.broker.partitions.leaders import addresses, leader_and_epoch, not_here
+from headrace.broker.partitions.leaders import Leaders
 from headrace.broker.partitions.leadership import NO_LEADER_EPOCH, Isolation
 from headrace.broker.partitions.partition import Partition
 from headrace.broker.partitions.purgatory import Waiter, Watchers
+from headrace.broker.partitions.replicas import Replicas
+from headrace.broker.replication.coming import ComingFollowers
 from headrace.broker.replication.selection import nearest
+from headrace.broker.replication.throttles import Throttles
 from headrace.broker.replication.truncation import NotInLogError, divergence
 from headrace.broker.requests.dispatch import RequestContext
+from headrace.broker.view import ClusterView
 from headrace.errors import ErrorCode, KafkaError, NotLeaderOrFollowerError, UnknownTopicOrPartitionError
 from headrace.log import Slice, WouldBlockError
 from headrace.protocol.messages.fetch import (
@@ -53,10 +58,7 @@ from headrace.protocol.messages.fetch import (
     PartitionData,
 )
 from headrace.records import CorruptBatchError
-from headrace.runtime import DiskError
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
+from headrace.runtime import DiskError, Runtime
 
 FOLLOWER_READS_SINCE_VERSION = 11
 TOPIC_IDS_SINCE_VERSION = 13
@@ -76,11 +78,23 @@ def replica_id(request: FetchRequest, version: int) -> int:
     return request.replica_id if version < REPLICA_STATE_SINCE_VERSION else request.replica_state.replica_id
 
 
+@dataclass(frozen=True, slots=True)
+class FetchRooms:
+    """Where fetches look."""
+
+    runtime: Runtime
+    cluster: ClusterView
+    replicas: Replicas
+    leaders: Leaders
+    sessions: FetchSessions
+    throttles: Throttles
+    coming: ComingFollowers
+
+
 class Fetching:
     """One fetch under way."""
 
     __slots__ = (
-        "broker",
         "by_id",
         "bytes_max",
         "bytes_min",
@@ -93,6 +107,7 @@ class Fetching:
         "replica_epoch",
         "replica_id",
         "request",
+        "rooms",
         "session",
         "throttle",
         "wanted",
@@ -100,14 +115,14 @@ class Fetching:
 
     def __init__(
         self,
-        broker: Broker,
+        rooms: FetchRooms,
         context: RequestContext,
         request: FetchRequest,
         wanted: list[SessionPartition],
         session: FetchSession | None,
         opens_session: bool,
     ) -> None:
-        self.broker = broker
+        self.rooms = rooms
         self.context = context
         self.request = request
         #: What is looked at: of a session only what may have news.
@@ -118,16 +133,16 @@ class Fetching:
         self.by_id = context.api_version >= TOPIC_IDS_SINCE_VERSION
         self.replica_id = replica_id(request, context.api_version)
         self.replica_epoch = request.replica_state.replica_epoch if self.replica_id >= 0 else -1
-        self.throttle = broker.replication.throttles.leader if self.replica_id >= 0 else None
+        self.throttle = rooms.throttles.leader if self.replica_id >= 0 else None
         #: What a follower's fetch says of it is noted once, however often it is looked at while it waits.
         self.is_looked_at = self.has_unknown = False
         self.isolation = Isolation.READ_UNCOMMITTED if request.isolation_level == 0 else Isolation.READ_COMMITTED
-        self.bytes_max = min(request.max_bytes, broker.config.get_int("fetch.max.bytes"))
+        self.bytes_max = min(request.max_bytes, rooms.cluster.config.get_int("fetch.max.bytes"))
         # More than an answer may hold is not worth waiting for.
         self.bytes_min = min(request.min_bytes, self.bytes_max)
 
     def has_something_to_read(self) -> bool:
-        partitions = self.broker.replicas.partitions
+        partitions = self.rooms.replicas.partitions
         wanted = self.wanted if self.session is None else self.session.partitions.values()
         return any((one.topic, one.partition) in partitions for one in wanted)
 
@@ -181,13 +196,13 @@ class Fetching:
         read = Read(wanted, data)
         if self.by_id:
             # A topic that was unknown may have come, and one that was known may be gone.
-            name = self.broker.topic_name(wanted.topic_id)
+            name = self.rooms.cluster.topic_name(wanted.topic_id)
             if name is None:
                 self._refuse_id(wanted, data)
                 return read
             wanted.topic = name
         try:
-            partition = self.broker.replicas.get(wanted.topic, wanted.partition)
+            partition = self.rooms.replicas.get(wanted.topic, wanted.partition)
         except KafkaError as error:
             self._refuse(wanted, data, error)
             return read
@@ -210,7 +225,7 @@ class Fetching:
                 self.session.watch(kept, watchers)
         log = read.log = partition.log
         if partition.state is not None and self.replica_id < 0 and self.request.rack_id:
-            chosen = nearest(self.broker, partition, wanted.fetch_offset, self.request.rack_id)
+            chosen = nearest(self.rooms.cluster, partition, wanted.fetch_offset, self.request.rack_id)
             if chosen is not None:
                 # Nothing is read here: the consumer goes to that replica.
                 data.preferred_read_replica = chosen
@@ -240,7 +255,7 @@ class Fetching:
 
     def _refuse_id(self, wanted: SessionPartition, data: PartitionData) -> None:
         """No topic has this id; a session may remember the name of the one that had it."""
-        if wanted.topic in self.broker.image.topics:
+        if wanted.topic in self.rooms.cluster.image.topics:
             data.error_code = ErrorCode.INCONSISTENT_TOPIC_ID
             return
         self.has_unknown = True
@@ -250,7 +265,7 @@ class Fetching:
     def _refuse(self, wanted: SessionPartition, data: PartitionData, error: KafkaError) -> None:
         """There is no replica here that could be read."""
         if isinstance(error, UnknownTopicOrPartitionError):
-            error = not_here(self.broker, wanted.topic, wanted.partition, error)
+            error = self.rooms.leaders.not_here(wanted.topic, wanted.partition, error)
         data.error_code = error.code
         if isinstance(error, NotLeaderOrFollowerError):
             self._tell_leader(wanted, data)
@@ -269,7 +284,7 @@ class Fetching:
 
     def _tell_leader(self, wanted: SessionPartition, data: PartitionData) -> None:
         if self.context.api_version >= LEADER_SINCE_VERSION:
-            known = leader_and_epoch(self.broker, wanted.topic, wanted.partition)
+            known = self.rooms.leaders.leader_and_epoch(wanted.topic, wanted.partition)
             if known is not None:
                 data.current_leader = LeaderIdAndEpoch(leader_id=known[0], leader_epoch=known[1])
 
@@ -361,14 +376,14 @@ class Fetching:
             try:
                 self.load(reads, nowait=True)
             except WouldBlockError:
-                await self.broker.runtime.offload(functools.partial(self.load, reads, nowait=False))
+                await self.rooms.runtime.offload(functools.partial(self.load, reads, nowait=False))
             return self.answer(reads)
         except BaseException:
             self.give_back()
             raise
 
     async def _wait(self, wait_s: float) -> list[Read]:
-        loop, session, coming = asyncio.get_running_loop(), self.session, self.broker.replication.coming
+        loop, session, coming = asyncio.get_running_loop(), self.session, self.rooms.coming
         began = loop.time()
         deadline = began + (coming.wait_s(self.replica_id, wait_s) if self.replica_id >= 0 else wait_s)
         while True:
@@ -378,7 +393,7 @@ class Fetching:
                 self.locate(reads, nowait=True)
             except WouldBlockError:
                 on_loop = False
-                await self.broker.runtime.offload(functools.partial(self.locate, reads, nowait=False))
+                await self.rooms.runtime.offload(functools.partial(self.locate, reads, nowait=False))
             remaining_s = deadline - loop.time()
             if remaining_s <= 0 or self.is_due(reads) or coming.expected_since(self.replica_id, began):
                 return reads
@@ -422,7 +437,7 @@ class Fetching:
     def _has_moved(self, read: Read) -> bool:
         """Whether a partition is no longer as it was when it was looked at."""
         wanted, data, partition = read.wanted, read.data, read.partition
-        if partition is None or self.broker.replicas.partitions.get((wanted.topic, wanted.partition)) is not partition:
+        if partition is None or self.rooms.replicas.partitions.get((wanted.topic, wanted.partition)) is not partition:
             return True
         log = partition.log
         return (
@@ -463,9 +478,9 @@ class Fetching:
     def answer(self, reads: list[Read]) -> FetchResponse:
         session, session_id = self.session, NO_SESSION
         if self.opens_session:
-            sessions = self.broker.fetch_sessions
+            sessions = self.rooms.sessions
             weight = sum(weight_of(wanted.topic) for wanted in self.wanted)
-            session = sessions.create(self.by_id, self.broker.runtime.clock.now_ms(), weight)
+            session = sessions.create(self.by_id, self.rooms.runtime.clock.now_ms(), weight)
             if session is not None:
                 for wanted in self.wanted:
                     session.put(("" if self.by_id else wanted.topic, wanted.topic_id, wanted.partition), wanted)
@@ -521,7 +536,7 @@ class Fetching:
         told = {read.data.current_leader.leader_id for read in reads if read.data.error_code in _TELL_LEADER}
         return [
             NodeEndpoint(node_id=node.node_id, host=node.host, port=node.port, rack=node.rack)
-            for node in addresses(self.broker, self.context.listener, told)
+            for node in self.rooms.leaders.addresses(self.context.listener, told)
         ]
 
     def _find_aborted(self, read: Read, found: Slice, *, nowait: bool) -> None:

@@ -56,10 +56,11 @@ from headrace.records.batch import ATTRIBUTES_AT, HEADER_BYTES, PREFIX_BYTES, TR
 from headrace.runtime import BUSY, Buffer, DiskError
 
 if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
+    from headrace.broker.partitions.replicas import Replicas
     from headrace.broker.requests.access import Rights
     from headrace.broker.requests.pipeline import Route
     from headrace.broker.server.connection import ServerConnection
+    from headrace.broker.view import ClusterView
 
 #: So many are appended together at most: about half a millisecond's work.
 TOGETHER_MAX = 64
@@ -94,11 +95,13 @@ _WITHOUT_LOG_START = (
 class KnownProduce:
     """Small produces of one client to one partition, which are put off again without being read anew."""
 
-    __slots__ = ("_broker", "_key", "group", "index", "route", "shape", "topic")
+    __slots__ = ("_appends", "_key", "group", "index", "route", "shape", "topic")
 
-    def __init__(self, broker: Broker, route: Route, key: tuple[str, int], topic: bytes, shape: ProduceShape) -> None:
+    def __init__(
+        self, appends: TurnAppends, route: Route, key: tuple[str, int], topic: bytes, shape: ProduceShape
+    ) -> None:
         """`topic` is as it stood in the request."""
-        self._broker = broker
+        self._appends = appends
         self._key = key
         self.route = route
         self.topic = topic
@@ -122,19 +125,19 @@ class KnownProduce:
             if group is None:
                 return False
         waiting = (connection, self, correlation_id, reader.chunk_view[start:end], nbytes - LENGTH_BYTES)
-        self._broker.turn_appends.put(group, waiting)
+        self._appends.put(group, waiting)
         return True
 
     def _begin_group(self, connection: ServerConnection) -> list[_Waiting] | None:
-        broker, key = self._broker, self._key
+        appends, key = self._appends, self._key
         if not connection.may_be_answered_at_once(Operation.WRITE, key[0]):
             return None
-        if self.route.api_version >= TOPIC_IDS_SINCE_VERSION and broker.topic_name(self.topic) != key[0]:
+        if self.route.api_version >= TOPIC_IDS_SINCE_VERSION and appends.cluster.topic_name(self.topic) != key[0]:
             return None
-        partition = broker.replicas.partitions.get(key)
+        partition = appends.replicas.partitions.get(key)
         if partition is None or partition.state is not None:
             return None
-        group = broker.turn_appends.begin(partition, self, connection)
+        group = appends.begin(partition, self, connection)
         if group is None:
             connection.known = None  # it is alone now: then it is of no use
         return group
@@ -148,22 +151,22 @@ _Waiting: TypeAlias = "tuple[ServerConnection, KnownProduce, int, memoryview, in
 class TurnAppends:
     """What is put off in the present turn, by partition."""
 
-    def __init__(self, now_ms: Callable[[], int]) -> None:
+    def __init__(self, now_ms: Callable[[], int], cluster: ClusterView, replicas: Replicas) -> None:
+        self.cluster = cluster
+        self.replicas = replicas
         self._now_ms = now_ms
         self._groups: dict[Partition, list[_Waiting]] = {}
         self._begun: list[KnownProduce] = []
         self._count = 0
         self._known: dict[bytes, KnownProduce] = {}
 
-    def know(
-        self, broker: Broker, route: Route, frame: memoryview, position: int, topic: bytes, key: tuple[str, int]
-    ) -> KnownProduce:
+    def know(self, route: Route, frame: memoryview, position: int, topic: bytes, key: tuple[str, int]) -> KnownProduce:
         """What is known of requests like this one, of whichever connection."""
         head = bytes(frame[: head_bytes(position, topic)])
         same = head[:4] + head[8:]  # all but the correlation id
         known = self._known.get(same)
         if known is None or known.route is not route:
-            known = KnownProduce(broker, route, key, topic, ProduceShape(frame, position, topic, key[1]))
+            known = KnownProduce(self, route, key, topic, ProduceShape(frame, position, topic, key[1]))
             if len(same) <= _KNOWN_BYTES_MAX:
                 if len(self._known) >= _KNOWN_MAX:
                     self._known.clear()
@@ -320,13 +323,13 @@ def _answers(
 
 
 def produce_at_once(
-    broker: Broker,
     frame: memoryview,
     position: int,
     route: Route,
     correlation_id: int,
     rights: Rights,
     connection: ServerConnection | None,
+    appends: TurnAppends,
 ) -> bytes | ProduceResponse | PutOff | None:
     """One client's batch in a request of the common shape, to a log that takes it (or refuses it) without a wait.
 
@@ -341,13 +344,12 @@ def produce_at_once(
     topic, acks, index, records = found
     if (acks != -1 and acks != 1) or len(records) < HEADER_BYTES or records[ATTRIBUTES_AT + 1] & TRANSACTIONAL_BIT:
         return None
-    name = name_of(broker, topic, version)
-    partition = broker.replicas.partitions.get((name, index))
+    name = name_of(appends.cluster, topic, version)
+    partition = appends.replicas.partitions.get((name, index))
     if partition is None or name in INTERNAL_TOPICS or not rights.may(Operation.WRITE, Resource.TOPIC, name):
         return None
     if connection is not None and partition.state is None:
-        appends = broker.turn_appends
-        known = appends.know(broker, route, frame, position, topic, (name, index))
+        known = appends.know(route, frame, position, topic, (name, index))
         group = appends.begin(partition, known, connection)
         if group is not None:
             connection.known = known

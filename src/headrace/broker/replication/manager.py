@@ -175,7 +175,7 @@ class ReplicationManager:
 
     async def _decide_here(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
         broker = self._broker
-        return await broker.decide(broker.controller.alter_partition, request)
+        return await broker.metadata.decide(broker.controller.alter_partition, request)
 
     async def _ask(self) -> None:
         """Ask the controller as long as there is something to ask, one request at a time."""

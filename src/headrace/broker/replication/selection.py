@@ -5,22 +5,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
     from headrace.broker.partitions.partition import Partition
+    from headrace.broker.view import ClusterView
 
 RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 
-def nearest(broker: Broker, partition: Partition, offset: int, rack: str) -> int | None:
+def nearest(cluster: ClusterView, partition: Partition, offset: int, rack: str) -> int | None:
     """The replica in the consumer's rack that has its offset and is in sync; None when the leader serves it.
 
     Of several the one that has most, which is the least behind.
     """
     state = partition.state
-    if state is None or broker.config.values.get("replica.selector.class") != RACK_AWARE:
+    if state is None or cluster.config.values.get("replica.selector.class") != RACK_AWARE:
         return None
-    brokers = broker.image.brokers
-    here = brokers.get(broker.node_id)
+    brokers = cluster.image.brokers
+    here = brokers.get(cluster.node_id)
     if here is not None and here.rack == rack:
         return None
     candidates = [

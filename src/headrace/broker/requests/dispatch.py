@@ -14,14 +14,12 @@ import pkgutil
 from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 from headrace.broker.requests.rights import Operation, Requirement, Resource
 from headrace.protocol.api import ApiKey, api
 
 if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
-    from headrace.broker.requests.access import Rights
     from headrace.broker.requests.pipeline import Route
     from headrace.broker.server.connection import ServerConnection
 
@@ -30,13 +28,18 @@ if TYPE_CHECKING:
 BROKER_CLIENT_ID: Final = "__headrace_broker-"
 
 R = TypeVar("R")
-# Gives a response, `NO_RESPONSE`, or `Pending`; an `async def` one gives a coroutine of the first two.
-HandlerFunction = Callable[["Broker", "RequestContext", Any], Any]
+# Given the request, its context and the services that it names (`services.py`), it gives a response, `NO_RESPONSE` or
+# `Pending`; an `async def` one gives a coroutine of the first two.
+HandlerFunction: TypeAlias = Callable[..., Any]
+#: How many parameters of a handler, and of its `at_once`, are not services.
+HANDLER_OWN: Final = 2
+AT_ONCE_OWN: Final = 6
 F = TypeVar("F", bound=HandlerFunction)
-# For requests of the most common shape: given the frame, where its body begins, its route, the correlation id and the
-# rights of who asks, the whole answer, or a response that is still to be encoded; or None, having done nothing, when
-# the request has another shape, is not allowed or has to wait. Given a connection too, it may be PUT_OFF.
-AtOnce = Callable[["Broker", memoryview, int, "Route", int, "Rights", "ServerConnection | None"], Any]
+# For requests of the most common shape: given the frame, where its body begins, its route, the correlation id, the
+# rights of who asks, perhaps a connection, and the services that it names: the whole answer, or a response that is
+# still to be encoded; or None, having done nothing, when the request has another shape, is not allowed or has to wait.
+# Given a connection, it may be PUT_OFF.
+AtOnce: TypeAlias = Callable[..., Any]
 
 
 class PutOff(Enum):

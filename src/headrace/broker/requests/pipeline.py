@@ -18,9 +18,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from headrace.broker.requests.access import Access
 from headrace.broker.requests.dispatch import (
+    AT_ONCE_OWN,
+    HANDLER_OWN,
     NO_RESPONSE,
     PUT_OFF,
+    AtOnce,
     Handler,
+    HandlerFunction,
     Pending,
     PutOff,
     RequestContext,
@@ -30,6 +34,7 @@ from headrace.broker.requests.element_bound import ELEMENTS_ALWAYS, ElementBound
 from headrace.broker.requests.kept_answers import REQUEST_BYTES_MAX, KeptAnswers, whole
 from headrace.broker.requests.repeated import drop_repeated
 from headrace.broker.requests.request_metrics import ApiMetrics
+from headrace.broker.requests.services import Services, bound
 from headrace.protocol import codec
 from headrace.protocol.api import ApiKey
 from headrace.protocol.codec import REQUEST_HEADER_BYTES, read_request_header, unpack_request_header
@@ -45,6 +50,9 @@ if TYPE_CHECKING:
 Check: TypeAlias = Callable[[RequestContext, Any], Any]
 # For how many seconds the client is to be quiet after its answer.
 Throttle: TypeAlias = Callable[[RequestContext, Any], float]
+
+# What handles requests of an API key, and what is tried before.
+Functions: TypeAlias = tuple[HandlerFunction, AtOnce | None]
 
 THROTTLE_FIELD = "throttle_time_ms"
 
@@ -70,12 +78,13 @@ class Route:
         "tells_throttle",
     )
 
-    def __init__(self, handler: Handler, api_version: int, metrics: ApiMetrics, kept: KeptAnswers) -> None:
+    def __init__(
+        self, handler: Handler, api_version: int, metrics: ApiMetrics, kept: KeptAnswers, functions: Functions
+    ) -> None:
         self.handler = handler
         self.api_version = api_version
         self.metrics = metrics
-        self.function = handler.function
-        self.at_once = handler.at_once
+        self.function, self.at_once = functions
         self.is_async = handler.is_async
         #: Whether others have their turn before the answer is encoded: what is asked for often is told at once.
         self.is_split = handler.is_async and handler.api_key not in (ApiKey.PRODUCE, ApiKey.FETCH)
@@ -117,6 +126,14 @@ class RequestPipeline:
         self.access = Access()
         self._elements = ElementBound(broker)
         self._kept = KeptAnswers()
+        self.functions: dict[int, Functions] = {}
+
+    def serve_with(self, services: Services) -> None:
+        """What handlers may name is there now. Raises `UnknownServiceError` where one names something else."""
+        for api_key, handler in self.handlers.items():
+            function = bound(handler.function, services, HANDLER_OWN)
+            at_once = None if handler.at_once is None else bound(handler.at_once, services, AT_ONCE_OWN)
+            self.functions[api_key] = function, at_once
 
     def at_once(
         self, connection: ServerConnection, frame: memoryview, *, may_put_off: bool
@@ -144,7 +161,7 @@ class RequestPipeline:
         at_once = route.at_once
         if at_once is not None:
             waits = connection if may_put_off else None
-            answer = at_once(self.broker, frame, position, route, correlation_id, rights, waits)
+            answer = at_once(frame, position, route, correlation_id, rights, waits)
             if answer is PUT_OFF or type(answer) is bytes:
                 return route, answer
             return None if answer is None else (route, route.encode_refusal(answer, correlation_id))
@@ -194,7 +211,7 @@ class RequestPipeline:
             if result is None:
                 if route.each_once:
                     drop_repeated(request)
-                result = route.function(self.broker, context, request)
+                result = route.function(request, context)
                 if route.is_async:
                     result = Pending(result)
         except BaseException:
@@ -219,7 +236,7 @@ class RequestPipeline:
             raise MalformedMessageError(
                 f"{handler.api_key.name} version {version} is not served (only {handler.low}-{handler.high})"
             )
-        route = Route(handler, version, self.metrics[api_key], self._kept)
+        route = Route(handler, version, self.metrics[api_key], self._kept, self.functions[api_key])
         if is_served:  # others are as many as a client makes up
             self._routes[kind] = route
         return route

@@ -1,0 +1,56 @@
+"""Who this broker is, and the cluster as it knows it. Who follows the metadata writes the image; all others read."""
+
+from __future__ import annotations
+
+from headrace.cluster.broker_config import BrokerConfig
+from headrace.cluster.changes import Changes
+from headrace.cluster.controller import Controller
+from headrace.cluster.image import Image
+from headrace.log import LogConfig
+
+
+class ClusterView:
+    """What nearly everything in a broker looks at."""
+
+    def __init__(self, node_id: int, cluster_id: str, incarnation: bytes, controller: Controller) -> None:
+        self.node_id = node_id
+        self.cluster_id = cluster_id
+        #: Of this process, which may not be the first with its number.
+        self.incarnation = incarnation
+        #: The one in which it is registered; -1 until then.
+        self.broker_epoch = -1
+        #: Always the same object, whose content changes.
+        self.image = Image()
+        self._controller = controller
+        self._config: BrokerConfig | None = None
+
+    @property
+    def started_with(self) -> BrokerConfig:
+        return self._controller.config
+
+    @property
+    def config(self) -> BrokerConfig:
+        """The configuration in effect, with what was changed while it runs: another object after each change."""
+        if self._config is None:
+            self._config = self._controller.broker_config(self.image)
+        return self._config
+
+    def follow(self, changes: Changes) -> None:
+        """After a change of the metadata: new settings count."""
+        self._config = None
+
+    def log_config(self, topic: str) -> LogConfig:
+        """The configuration in effect for the logs of a topic."""
+        return LogConfig.of(self._controller.topic_config(self.image, topic))
+
+    def topic_name(self, topic_id: bytes) -> str | None:
+        topic = self.image.topics_by_id.get(topic_id)
+        return None if topic is None else topic.name
+
+    def topic_id(self, name: str) -> bytes | None:
+        topic = self.image.topics.get(name)
+        return None if topic is None else topic.topic_id
+
+    def partition_count(self, name: str) -> int | None:
+        topic = self.image.topics.get(name)
+        return None if topic is None else len(topic.partitions)

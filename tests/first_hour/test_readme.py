@@ -138,7 +138,7 @@ def test_several_brokers(desk: Desk) -> None:
     environment = desk.environment | {"HEADRACE_BOOTSTRAP": f"127.0.0.1:{port}"}
     printed = Desk(desk.address, environment, desk.directory).shell(text.replace("--port 9092", f"--port {port}"))
     lines = printed.splitlines()
-    assert lines[0].startswith("3 brokers are up after ")
+    assert lines[0].startswith("3 brokers up after ")
     assert "payments created: 6 partitions, 3 replicas" in lines
     assert any(re.match(r" +2 .* dead ", line) for line in lines), printed
     assert any(line.startswith("broker 2 is up after ") for line in lines)

@@ -112,6 +112,9 @@ class OffsetChanges:
             caller.api_version,
             is_transactional=True,
         )
+        if refused == ErrorCode.NONE and not request.group_id:
+            # Consumers of old may commit for a group without a name, so there may be one; producers may not.
+            refused = ErrorCode.INVALID_GROUP_ID
         may_commit = self._checker(
             request.group_id, claim, lambda: self._without_group_transactional(caller, request), refused
         )
@@ -187,7 +190,7 @@ class OffsetChanges:
         return ErrorCode.GROUP_ID_NOT_FOUND if new else ErrorCode.ILLEGAL_GENERATION
 
     def _without_group_transactional(self, caller: Caller, request: TxnOffsetCommitRequest) -> ErrorCode:
-        if not request.group_id or not is_storable(request.group_id):
+        if not is_storable(request.group_id):
             return ErrorCode.INVALID_GROUP_ID
         error = self._shards.error_for(request.group_id)
         if error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and caller.api_version < LOAD_IN_PROGRESS_VERSION:

@@ -12,7 +12,7 @@ from headrace.groups.share.deliveries import (
     Acquired,
     Change,
     Deliveries,
-    Limits,
+    DeliveryLimits,
     LogBatch,
     RecordState,
     StateBatch,
@@ -65,7 +65,7 @@ def test_neighbours_that_were_given_back_are_handed_out_as_one() -> None:
 
 
 def test_after_the_last_delivery_a_record_is_archived() -> None:
-    of = Deliveries(0, limits=lambda: Limits(deliveries_max=2))
+    of = Deliveries(0, limits=lambda: DeliveryLimits(deliveries_max=2))
     acquire(of, "a", (0, 1))
     acknowledge(of, "a", (0, 1, [RELEASE]))
     assert acquire(of, "a", (0, 1)) == [(0, 1, 2)]
@@ -147,7 +147,7 @@ def test_no_change_counts_before_it_is_stored() -> None:
 
 
 def test_only_so_many_are_out_but_batches_are_whole() -> None:
-    of = Deliveries(0, limits=lambda: Limits(in_flight_max=100))
+    of = Deliveries(0, limits=lambda: DeliveryLimits(in_flight_max=100))
     batches = [(first, first + 29) for first in range(0, 150, 30)]
     assert acquire(of, "a", *batches, records_max=30) == [(0, 29, 1)]
     assert acquire(of, "a", *batches) == [(30, 119, 1)]
@@ -197,7 +197,7 @@ def test_any_order_of_events_loses_and_doubles_nothing() -> None:
     member that was told that it is acknowledged, and is with no two members at once."""
     for seed in range(150):
         rng = random.Random(seed)
-        limits = Limits(lock_ms=50, deliveries_max=1000, in_flight_max=40)
+        limits = DeliveryLimits(lock_ms=50, deliveries_max=1000, in_flight_max=40)
         of, store = Deliveries(0, limits=lambda limits=limits: limits), _Store()
         accepted: set[int] = set()
         batches, now = [], 0

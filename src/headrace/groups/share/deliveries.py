@@ -72,7 +72,7 @@ class StateBatch(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class DeliveryLimits:
     """The settings of a group that count here."""
 
     lock_ms: int = 30_000
@@ -128,7 +128,11 @@ class Deliveries:
     """One partition of one share group, as its leader knows it."""
 
     def __init__(
-        self, start_offset: int, batches: Iterable[StateBatch] = (), *, limits: Callable[[], Limits] = Limits
+        self,
+        start_offset: int,
+        batches: Iterable[StateBatch] = (),
+        *,
+        limits: Callable[[], DeliveryLimits] = DeliveryLimits,
     ) -> None:
         """`batches` are those that were stored, in order. What lies between them was handed out and never finished.
 

@@ -18,8 +18,8 @@ from headrace.errors import ErrorCode
 from headrace.groups.share.deliveries import StateBatch
 from headrace.groups.share.state_records import (
     Loader,
-    PartitionState,
     StateKey,
+    StoredState,
     snapshot_record,
     tombstone,
     update_record,
@@ -51,7 +51,7 @@ class StateConfig:
 
 @dataclass(slots=True, eq=False)
 class Shard(coordination.Shard[Loader]):
-    states: dict[StateKey, PartitionState] = field(default_factory=dict)
+    states: dict[StateKey, StoredState] = field(default_factory=dict)
     changing: set[StateKey] = field(default_factory=set)
 
 
@@ -84,7 +84,7 @@ class ShareStateCoordinator(Coordinator[Outcome, Shard]):
     def on_timer(self, timer: Timer, at: Now) -> Outcome:
         return Outcome()
 
-    def states(self, partition: int) -> dict[StateKey, PartitionState]:
+    def states(self, partition: int) -> dict[StateKey, StoredState]:
         """All that is stored in that partition of the topic."""
         shard = self._shards.served(partition)
         return {} if shard is None else dict(shard.states)
@@ -109,7 +109,7 @@ class ShareStateCoordinator(Coordinator[Outcome, Shard]):
                 if state is not None and asked.state_epoch < state.state_epoch:
                     _refuse(answer, ErrorCode.FENCED_STATE_EPOCH)
                     continue
-                begun = PartitionState(
+                begun = StoredState(
                     asked.state_epoch,
                     asked.start_offset,
                     snapshot_epoch=0 if state is None else state.snapshot_epoch + 1,
@@ -252,7 +252,7 @@ class ShareStateCoordinator(Coordinator[Outcome, Shard]):
 
     def _stored(
         self, key: StateKey, leader_epoch: int, answer: Any, what: str
-    ) -> tuple[Shard | None, PartitionState | None]:
+    ) -> tuple[Shard | None, StoredState | None]:
         """The state for a leader of that epoch; else its answer says why not."""
         error, shard = self._find(key)
         if shard is None:
@@ -273,7 +273,7 @@ class ShareStateCoordinator(Coordinator[Outcome, Shard]):
         out: Outcome,
         shard: Shard,
         key: StateKey,
-        state: PartitionState | None,
+        state: StoredState | None,
         record: CoordinatorRecord,
         answer: Any,
     ) -> None:

@@ -40,7 +40,7 @@ class StateKey(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionState:
+class StoredState:
     """All that is stored of one. The epochs fence former group coordinators and former leaders of the partition."""
 
     state_epoch: int
@@ -55,7 +55,7 @@ class PartitionState:
 
     def updated(
         self, leader_epoch: int, start_offset: int, finished_count: int, batches: Iterable[StateBatch]
-    ) -> PartitionState:
+    ) -> StoredState:
         """With what a write, or the record of one, adds. A start of -1 leaves it where it is."""
         start = self.start_offset if start_offset == NO_OFFSET else start_offset
         return replace(
@@ -94,7 +94,7 @@ def laid_over(old: Iterable[StateBatch], new: Iterable[StateBatch], start_offset
     return tuple(merged)
 
 
-def snapshot_record(partition: int, key: StateKey, state: PartitionState, now_ms: int) -> CoordinatorRecord:
+def snapshot_record(partition: int, key: StateKey, state: StoredState, now_ms: int) -> CoordinatorRecord:
     value = ShareSnapshotValue(
         snapshot_epoch=state.snapshot_epoch,
         state_epoch=state.state_epoch,
@@ -109,7 +109,7 @@ def snapshot_record(partition: int, key: StateKey, state: PartitionState, now_ms
 
 
 def update_record(
-    partition: int, key: StateKey, state: PartitionState, start_offset: int, batches: Iterable[StateBatch]
+    partition: int, key: StateKey, state: StoredState, start_offset: int, batches: Iterable[StateBatch]
 ) -> CoordinatorRecord:
     value = ShareUpdateValue(
         snapshot_epoch=state.snapshot_epoch,
@@ -147,7 +147,7 @@ class Loader:
 
     def __init__(self) -> None:
         self.report = LoadReport()
-        self._states: dict[StateKey, PartitionState] = {}
+        self._states: dict[StateKey, StoredState] = {}
 
     def add(self, record: StoredRecord) -> None:
         if record.committed is not None:
@@ -166,7 +166,7 @@ class Loader:
         if value is None:
             self._states.pop(key, None)
         elif isinstance(value, ShareSnapshotValue):
-            self._states[key] = PartitionState(
+            self._states[key] = StoredState(
                 value.state_epoch,
                 value.start_offset,
                 value.leader_epoch,
@@ -186,7 +186,7 @@ class Loader:
                 value.leader_epoch, value.start_offset, value.delivery_complete_count, _read(value.state_batches)
             )
 
-    def states(self) -> Iterator[tuple[StateKey, PartitionState]]:
+    def states(self) -> Iterator[tuple[StateKey, StoredState]]:
         for key, state in self._states.items():
             self.report.states += 1
             yield key, state

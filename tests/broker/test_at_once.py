@@ -222,12 +222,15 @@ def test_what_is_allowed_is_answered_in_one_go_and_nothing_of_who_is_unknown_or_
         assert not taken_the_long_way
         world.connection.identify("User:writer")
         world.send(message)
-        world.connection.identify(None)
-        world.send(message)
         world.connection.identify("User:reader")
         world.broker.pipeline.throttled = lambda context, request: 0.0
         world.send(message)
-        assert taken_the_long_way == [ApiKey.FETCH] * 3
+        assert taken_the_long_way == [ApiKey.FETCH] * 2
+        assert not world.transport.closed
+        world.connection.identify(None)
+        world.send(message)
+        assert taken_the_long_way == [ApiKey.FETCH] * 2
+        assert world.transport.closed
 
     run(scenario)
 

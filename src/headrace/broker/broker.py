@@ -34,6 +34,7 @@ from headrace.broker.replication.manager import ReplicationManager
 from headrace.broker.replication.throttles import Throttles
 from headrace.broker.requests.pipeline import RequestPipeline
 from headrace.broker.requests.services import Services
+from headrace.broker.security.setup import BrokerSecurity
 from headrace.broker.server.acceptor import Acceptor, ConnectionLimits
 from headrace.broker.server.descriptors import share_out
 from headrace.broker.server.frame_memory import FrameLimits
@@ -105,6 +106,9 @@ class Broker:
             idle_s=config.get_int("connections.max.idle.ms") / 1000,
         )
         self.acceptor = Acceptor(self, limits, share_out(runtime.descriptors))
+        self.security = BrokerSecurity(runtime, config, self.listener_settings, lambda: self.image)
+        self.acceptor.security = self.security.listeners
+        self.pipeline.access.authenticated_listeners = self.security.authenticated
         #: Where batches are looked into, which may take long: beside the disk threads, which others wait for.
         self.checks = Checks(runtime.workers, self.acceptor.used, runtime.clock.monotonic)
         self.fetch_sessions = FetchSessions(

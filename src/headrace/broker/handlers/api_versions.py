@@ -43,7 +43,11 @@ def api_versions(request: ApiVersionsRequest, context: RequestContext, cluster: 
     if request.receiver not in (ZERO_UUID, cluster.incarnation):
         # Another broker means a former life of this one, or the one that has its number by now.
         return ApiVersionsResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
-    response = ApiVersionsResponse(api_keys=served_apis(context.is_from_broker))
+    login = context.connection.login
+    if login is not None and context.rights is None:
+        login.versions_told()
+    # Brokers ask before they log in.
+    response = ApiVersionsResponse(api_keys=served_apis(context.says_broker))
     response.supported_features = [
         SupportedFeatureKey(name=name, min_version=low, max_version=high)
         for name, (low, high) in SUPPORTED_FEATURES.items()

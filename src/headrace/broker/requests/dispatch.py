@@ -90,10 +90,12 @@ class RequestContext:
         "connection",
         "correlation_id",
         "done",
+        "ends_connection",
         "queue_s",
         "ran",
         "request_bytes",
         "result",
+        "rights",
         "route",
         "throttle_s",
         "to_keep",
@@ -114,6 +116,10 @@ class RequestContext:
         self.correlation_id = correlation_id
         self.client_id = client_id
         self.connection = connection
+        #: What who asks may do, as it was when the request came; None: nobody is known yet.
+        self.rights = connection.rights
+        #: Why the connection is closed after the answer; None: it is not.
+        self.ends_connection: str | None = None
         #: What the handler gave: a response, `NO_RESPONSE` or `Pending`.
         self.result: Any = None
         #: How long the client is to be quiet after the answer.
@@ -134,12 +140,17 @@ class RequestContext:
     @property
     def is_from_broker(self) -> bool:
         """Whether another broker of the cluster asks: it says so, and came in where brokers may."""
+        return self.says_broker and self.connection.is_brokers
+
+    @property
+    def says_broker(self) -> bool:
+        """Whether it says that it is another broker, which shows nothing."""
         client_id = self.client_id
-        return client_id is not None and client_id.startswith(BROKER_CLIENT_ID) and self.connection.is_brokers
+        return client_id is not None and client_id.startswith(BROKER_CLIENT_ID)
 
     def may(self, operation: Operation, resource: Resource, name: str) -> bool:
         """Whether who asks may do this; nobody may who has yet to say who it is."""
-        rights = self.connection.rights
+        rights = self.rights
         return rights is not None and rights.may(operation, resource, name)
 
     @property

@@ -23,6 +23,7 @@ from headrace.broker.requests.dispatch import (
     NO_RESPONSE,
     PUT_OFF,
     AtOnce,
+    CloseConnectionError,
     Handler,
     HandlerFunction,
     Pending,
@@ -35,6 +36,7 @@ from headrace.broker.requests.kept_answers import REQUEST_BYTES_MAX, KeptAnswers
 from headrace.broker.requests.repeated import drop_repeated
 from headrace.broker.requests.request_metrics import ApiMetrics
 from headrace.broker.requests.services import Services, bound
+from headrace.errors import ErrorCode
 from headrace.protocol import codec
 from headrace.protocol.api import ApiKey
 from headrace.protocol.codec import REQUEST_HEADER_BYTES, read_request_header, unpack_request_header
@@ -179,8 +181,12 @@ class RequestPipeline:
         route = None
         try:
             kind, correlation_id, client_id, position = read_request_header(frame)
+            # Of who has not shown who it is nothing is decoded, but what it takes to show that.
+            is_refused = connection.rights is None and not self._may_ask(connection, codec.split_kind(kind)[0])
             route = self._routes.get(kind) or self._route(kind)
             context = RequestContext(route, correlation_id, client_id, connection, len(frame), began, began - arrived)
+            if is_refused:
+                return self._refused(context)
             if route.has_tags:
                 # Nobody sends any; a count of 0 is one byte.
                 position = skip_tags(frame, position, HEADER_TAGS_MAX) if frame[position] else position + 1
@@ -218,6 +224,21 @@ class RequestPipeline:
             self.failed(context)
             raise
         context.result = result
+        context.ran = self._now()
+        return context
+
+    def _may_ask(self, connection: ServerConnection, api_key: int) -> bool:
+        if connection.login is None:
+            raise CloseConnectionError("a request of somebody who is not known")
+        return connection.login.may_ask(api_key)
+
+    def _refused(self, context: RequestContext) -> RequestContext:
+        """A request in the middle of a login: an answer that says so where it can, and then the end."""
+        response = context.route.handler.response_class()
+        if hasattr(response, "error_code"):
+            response.error_code = ErrorCode.ILLEGAL_SASL_STATE
+        context.ends_connection = f"{context.api_key.name} in the middle of a login"
+        context.result = response
         context.ran = self._now()
         return context
 

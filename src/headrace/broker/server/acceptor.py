@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from headrace.broker.requests.costly_requests import CostlyRequests
+from headrace.broker.security.login import is_stranger
 from headrace.broker.server.answer_memory import ANSWERS_BYTES_MAX, AnswerMemory
 from headrace.broker.server.connection import ServerConnection
 from headrace.broker.server.descriptors import DescriptorShares, share_out
@@ -25,6 +26,7 @@ from headrace.runtime.rarely import Rarely
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
+    from headrace.broker.security.listener import ListenerSecurity
 
 log = logging.getLogger("headrace.broker.server.acceptor")
 
@@ -47,6 +49,8 @@ class ConnectionLimits:
     idle_s: float = 600.0
     # How long a peer may take to send a frame or to read an answer once begun; a frame gets more time as it comes.
     stalled_s: float = 60.0
+    #: How long it may take to say who one is, where that is asked.
+    login_s: float = 30.0
     frame_bytes_per_s_min: int = 64 * 1024
 
 
@@ -69,12 +73,14 @@ class Acceptor:
         self.costly = CostlyRequests(self.used, broker.runtime.cpu)
         self.refused = 0
         self.is_open = False
+        #: What listeners ask of those who connect, by name.
+        self.security: dict[str, ListenerSecurity] = {}
         self._per_address: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def connections_of(self, listener: str) -> Callable[[], ServerConnection]:
         """Makes the connections of one listener."""
-        return lambda: ServerConnection(self, listener)
+        return lambda: ServerConnection(self, listener, self.security.get(listener))
 
     def admit(self, connection: ServerConnection) -> str | None:
         """Count a new connection in; the reason when it may not stay."""
@@ -145,6 +151,9 @@ class Acceptor:
         limits = self.limits
         for connection in list(self.connections):
             still_s = now - connection.last_progress
+            if is_stranger(connection) and self.is_open and now - connection.began > limits.login_s:
+                connection.abort(f"no login within {limits.login_s:.0f} s")
+                continue
             if connection.is_backed_up:
                 if now - connection.last_written > limits.stalled_s:
                     connection.abort(f"an answer was not read for {now - connection.last_written:.0f} s")

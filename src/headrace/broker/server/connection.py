@@ -23,6 +23,7 @@ from headrace.broker.requests.access import ANONYMOUS
 from headrace.broker.requests.costly_requests import COSTLY_FROM_BYTES, SLOW_S, TURN_S, api_key_of
 from headrace.broker.requests.dispatch import PUT_OFF, CloseConnectionError, Pending, RequestContext
 from headrace.broker.requests.rights import Operation, Resource
+from headrace.broker.security.login import Login
 from headrace.broker.server.answer_line import AnswerLine
 from headrace.net.frames import CHUNK_BYTES, FrameReader, FrameRefusedError
 from headrace.net.frames import LENGTH_BYTES as FRAME_LENGTH_BYTES
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from headrace.broker.replication.commits import CommitWait
     from headrace.broker.requests.access import Rights
     from headrace.broker.requests.pipeline import Route
+    from headrace.broker.security.listener import ListenerSecurity
     from headrace.broker.server.acceptor import Acceptor
     from headrace.topics import TopicPartition
 
@@ -53,27 +55,29 @@ class ServerConnection(asyncio.BufferedProtocol):
     __slots__ = (
         "_arrived", "_arriving_bytes", "_at_turn_end", "_awaited", "_frames", "_handling", "_in_line", "_now",
         "_only_waits", "_outbox", "_reader", "_reading_paused", "_resting", "_sending", "_task", "_transport",
-        "_turn_due", "acceptor", "close_reason", "costly_s_per_byte", "frame_began", "has_been_valid",
-        "is_put_off", "known", "last_progress", "last_written", "listener", "peer_host", "peer_port",
+        "_turn_due", "acceptor", "began", "close_reason", "costly_s_per_byte", "frame_began", "has_been_valid",
+        "is_put_off", "known", "last_progress", "last_written", "listener", "login", "peer_host", "peer_port",
         "pipeline", "rights", "slow_s", "uncommitted",
     )  # fmt: skip
 
-    def __init__(self, acceptor: Acceptor, listener: str) -> None:
+    def __init__(self, acceptor: Acceptor, listener: str, security: ListenerSecurity | None = None) -> None:
         self.acceptor = acceptor
         self._now = acceptor.now
         self.pipeline = acceptor.broker.pipeline
         self.listener = listener
         #: What its client may do; None until it has said who it is, where it has to.
         self.rights: Rights | None = None
+        #: Its login, where it has to log in.
+        self.login = None if security is None or not security.has_login else Login(self, security)
         self.peer_host = ""
         self.peer_port = 0
-        self.last_progress = self.last_written = self.frame_began = acceptor.now()
+        self.began = self.last_progress = self.last_written = self.frame_began = acceptor.now()
         self.has_been_valid = False
         self.close_reason: str | None = None
         self._transport: asyncio.Transport | None = None
         self._outbox: Outbox | None = None
         self._reader = FrameReader(
-            acceptor.check_size, self._check_growth, spares=acceptor.spares, frames_max=REQUESTS_PER_TURN
+            self._check_size, self._check_growth, spares=acceptor.spares, frames_max=REQUESTS_PER_TURN
         )
         self._frames: deque[memoryview] = deque()
         self._in_line = AnswerLine(self)
@@ -125,6 +129,8 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._task = None
         if self._resting is not None:
             self._resting.cancel()
+        if self.login is not None:
+            self.login.end()
         if self._outbox is not None:
             self._outbox.clear()
         self._in_line.clear()
@@ -229,6 +235,9 @@ class ServerConnection(asyncio.BufferedProtocol):
                 self._frames.appendleft(frame)
                 self._handling = None
                 break
+            if self.rights is None and self.login is not None and self.login.took_token(frame):
+                self._forget_frame()
+                continue
             cpu_before = costly.cpu() if began < costly.measured_until else None
             try:
                 context = self.pipeline.begin(self, frame, self._arrived, began)
@@ -295,6 +304,10 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._sending = RequestContext(route, 0, None, self, frame_bytes, began, began - arrived)
         self._sending.ran = self._sending.done = ran
         route.metrics.response_bytes += answer_bytes
+
+    def send_bytes(self, data: bytes) -> None:
+        assert self._outbox is not None
+        self._outbox.send_one(data)
 
     def answer_known(self, route: Route, answer: bytes, frame_bytes: int) -> None:
         """The answer to the request that is the only one in the reader's buffer."""
@@ -427,16 +440,24 @@ class ServerConnection(asyncio.BufferedProtocol):
         else:
             self._sending = context
         if context.throttle_s > 0:
-            self._rest(context.throttle_s)
+            self.rest(context.throttle_s)
+        if context.ends_connection is not None:
+            self.close(context.ends_connection)
         return now
 
-    def _rest(self, seconds: float) -> None:
-        """Hear nothing of this client for a while. What it sends meanwhile waits in the kernel's buffers."""
-        self._resting = asyncio.get_running_loop().call_later(seconds, self._has_rested)
+    def rest(self, seconds: float, *, ends: str | None = None) -> None:
+        """Hear nothing of this client for a while. What it sends meanwhile waits in the kernel's buffers.
+
+        `ends` is why the connection is closed after that.
+        """
+        self._resting = asyncio.get_running_loop().call_later(seconds, self._has_rested, ends)
         self._balance_reading()
 
-    def _has_rested(self) -> None:
+    def _has_rested(self, ends: str | None) -> None:
         self._resting = None
+        if ends is not None:
+            self.close(ends)
+            return
         self._handle_next()
 
     def _forget_frame(self) -> None:
@@ -466,6 +487,11 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.abort(f"an answer could not be read: {error}")
 
     # --- holding back
+
+    def _check_size(self, size: int) -> None:
+        self.acceptor.check_size(size)
+        if self.rights is None and self.login is not None:
+            self.login.check_size(size)
 
     def _check_growth(self, arrived: int) -> None:
         if not self.has_been_valid:

@@ -8,7 +8,7 @@ from headrace.cluster.broker_config import BrokerConfig
 from headrace.config import ConfigError
 
 SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
-SERVED_PROTOCOLS = ("PLAINTEXT",)
+SERVED_PROTOCOLS = ("PLAINTEXT", "SASL_PLAINTEXT")
 _ANY_ADDRESS = ("", "0.0.0.0", "::", "[::]")
 
 

@@ -25,6 +25,9 @@ class JaasEntry:
     module: str
     options: dict[str, str] = field(repr=False)
 
+    def is_for(self, mechanism: str) -> bool:
+        return mechanism in _MODULES.get(self.module, ())
+
     def check_mechanism(self, mechanism: str) -> None:
         known = _MODULES.get(self.module)
         if known is None:

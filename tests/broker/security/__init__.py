@@ -1,0 +1,1 @@
+"""Logins, users, TLS and certificates of the broker."""

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
 from headrace.broker import startup
+from headrace.broker.authorization.installing import check_rights
 from headrace.broker.coordinators.group_service import GroupService
 from headrace.broker.coordinators.producer_ids import ProducerIds
 from headrace.broker.coordinators.transaction_service import TransactionService
@@ -162,8 +163,6 @@ class Broker:
         inert = config.without_effect()
         if inert:
             log.warning("settings that are accepted, and have no effect here: %s", ", ".join(inert))
-        if "authorizer.class.name" in inert:
-            log.warning("authorizer.class.name is set, and nobody's rights are checked: everyone may do everything")
         return cls(runtime, config, compaction_worker=compaction_worker, store=store)
 
     # --- what others look up
@@ -272,6 +271,7 @@ class Broker:
             self.turn_appends = TurnAppends(self.runtime.clock.now_ms, self.cluster, self.replicas)
             self.known_fetches = KnownFetches(self.cluster, self.replicas)
             self.leaders = Leaders(self.cluster, self.replicas, self.answers)
+            check_rights(self.pipeline, self.cluster)
             await self._open_metadata(patience)
             self.metadata.on_brokers(self._look_at_brokers)
             self.metadata.follow(self._follow)

@@ -60,6 +60,8 @@ _PER_LISTENER_ONLY: Final = frozenset(
         "ssl.keystore.type",
     }
 )
+_OF_AUTHORIZER: Final = frozenset({"super.users", "allow.everyone.if.no.acl.found"})
+"""Kafka's broker does not know these either: they are handed to the authorizer as they are."""
 _PER_MECHANISM: Final = (
     "sasl.login.class",
     "sasl.jaas.config",
@@ -194,7 +196,7 @@ class BrokerConfig:
 
     def unknown(self) -> dict[str, str | None]:
         """Keys given that nobody knows, each with the one probably meant."""
-        bases = {base_name(name): name for name in self.given}
+        bases = {base_name(name): name for name in self.given if name not in _OF_AUTHORIZER}
         return {bases[base]: near for base, near in BROKER_CONFIGS.unknown(bases).items()}
 
     def without_effect(self) -> list[str]:

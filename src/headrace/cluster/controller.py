@@ -11,7 +11,8 @@ import random
 from collections.abc import Callable
 from typing import TypeVar
 
-from headrace.cluster import assignments, brokers, config_changes, features, leadership, quotas, security, topics
+from headrace.cluster import acls, assignments, brokers, config_changes, features, leadership, quotas, security, topics
+from headrace.cluster.acl_authorizer import is_authorized
 from headrace.cluster.broker_config import BrokerConfig
 from headrace.cluster.brokers import ProducerIdBlock, Registration
 from headrace.cluster.config_changes import ConfigContext
@@ -261,10 +262,16 @@ class Controller:
         return security.describe_scram(image, request)
 
     def describe_acls(self, image: Image, request: DescribeAclsRequest) -> DescribeAclsResponse:
-        return security.describe_acls(request)
+        if not is_authorized(self.config):
+            return security.describe_acls_without_authorizer()
+        return acls.describe(map(acls.Acl.of, image.acls.values()), request)
 
     def create_acls(self, image: Image, request: CreateAclsRequest) -> Decision[CreateAclsResponse]:
-        return Decision(security.create_acls(request))
+        if not is_authorized(self.config):
+            return Decision(security.create_acls_without_authorizer(request))
+        return acls.create(image, request, self._new_uuid)
 
     def delete_acls(self, image: Image, request: DeleteAclsRequest) -> Decision[DeleteAclsResponse]:
-        return Decision(security.delete_acls(request))
+        if not is_authorized(self.config):
+            return Decision(security.delete_acls_without_authorizer(request))
+        return acls.delete(image, request)

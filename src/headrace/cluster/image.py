@@ -136,6 +136,9 @@ class Image:
     offset: int = 0
     version: int = 0
     brokers_version: int = 0
+    #: The version with which an ACL, or a quota, changed last.
+    acls_version: int = 0
+    quotas_version: int = 0
     _collisions: dict[str, set[str]] = field(default_factory=dict)
 
     # --- reading ------------------------------------------------------------------------------------------------------
@@ -307,6 +310,7 @@ class Image:
         self.next_producer_id = record.next_producer_id
 
     def _set_quota(self, record: ClientQuotaRecord) -> None:
+        self.quotas_version = self.version
         entity = tuple(sorted(((e.entity_type, e.entity_name) for e in record.entity), key=lambda pair: pair[0]))
         if not record.remove:
             self.quotas.setdefault(entity, {})[record.key] = record.value
@@ -325,9 +329,11 @@ class Image:
 
     def _add_acl(self, record: AccessControlEntryRecord) -> None:
         self.acls[record.id] = record
+        self.acls_version = self.version
 
     def _remove_acl(self, record: RemoveAccessControlEntryRecord) -> None:
         self.acls.pop(record.id, None)
+        self.acls_version = self.version
 
     def _nothing(self, record: NoOpRecord) -> None:
         """A record that only says that its controller was there."""

@@ -20,7 +20,7 @@ from headrace.protocol.messages.alter_user_scram_credentials import (
 )
 from headrace.protocol.messages.create_acls import AclCreationResult, CreateAclsRequest, CreateAclsResponse
 from headrace.protocol.messages.delete_acls import DeleteAclsFilterResult, DeleteAclsRequest, DeleteAclsResponse
-from headrace.protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
+from headrace.protocol.messages.describe_acls import DescribeAclsResponse
 from headrace.protocol.messages.describe_user_scram_credentials import (
     CredentialInfo,
     DescribeUserScramCredentialsRequest,
@@ -159,18 +159,18 @@ def describe_scram(image: Image, request: DescribeUserScramCredentialsRequest) -
     return response
 
 
-def describe_acls(request: DescribeAclsRequest) -> DescribeAclsResponse:
+def describe_acls_without_authorizer() -> DescribeAclsResponse:
     return DescribeAclsResponse(error_code=ErrorCode.SECURITY_DISABLED, error_message=_NO_AUTHORIZER)
 
 
-def create_acls(request: CreateAclsRequest) -> CreateAclsResponse:
+def create_acls_without_authorizer(request: CreateAclsRequest) -> CreateAclsResponse:
     code = ErrorCode.SECURITY_DISABLED
     return CreateAclsResponse(
         results=[AclCreationResult(error_code=code, error_message=_NO_AUTHORIZER) for _ in request.creations]
     )
 
 
-def delete_acls(request: DeleteAclsRequest) -> DeleteAclsResponse:
+def delete_acls_without_authorizer(request: DeleteAclsRequest) -> DeleteAclsResponse:
     code = ErrorCode.SECURITY_DISABLED
     return DeleteAclsResponse(
         filter_results=[DeleteAclsFilterResult(error_code=code, error_message=_NO_AUTHORIZER) for _ in request.filters]

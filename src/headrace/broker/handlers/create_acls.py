@@ -1,4 +1,4 @@
-"""CreateAcls (key 30): there is no authorizer, and the answer says so (SECURITY_DISABLED).
+"""CreateAcls (key 30): add rules. Without an authorizer the answer is SECURITY_DISABLED.
 
 Serves versions 1-3. As in Kafka a request with the number that stands for "unknown" closes the connection.
 """

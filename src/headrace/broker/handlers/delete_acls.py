@@ -1,4 +1,4 @@
-"""DeleteAcls (key 31): there is no authorizer, and the answer says so (SECURITY_DISABLED).
+"""DeleteAcls (key 31): delete the rules that match filters. Without an authorizer the answer is SECURITY_DISABLED.
 
 Serves versions 1-3. As in Kafka a request with the number that stands for "unknown" closes the connection.
 """

@@ -1,4 +1,4 @@
-"""DescribeAcls (key 29): there is no authorizer, and the answer says so (SECURITY_DISABLED).
+"""DescribeAcls (key 29): the rules that match a filter. Without an authorizer the answer is SECURITY_DISABLED.
 
 Serves versions 1-3. As in Kafka a request with the number that stands for "unknown" closes the connection.
 """

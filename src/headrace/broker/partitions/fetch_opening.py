@@ -33,6 +33,8 @@ def open_fetch(rooms: FetchRooms, context: RequestContext, request: FetchRequest
     if isinstance(found, ErrorCode):
         return FetchResponse(error_code=found)
     _update_session(found, wanted, request, by_id, is_follower=replica_id(request, context.api_version) >= 0)
+    rights = context.connection.rights
+    found.look_again_by(None if rights is None else rights.current_key())
     sessions.touch(found, now_ms)
     if not sessions.has_room(found):
         return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)

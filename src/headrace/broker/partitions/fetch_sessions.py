@@ -113,6 +113,8 @@ class FetchSession:
     name_weight: int = 0
     #: It is forgotten, perhaps while a fetch of it waits: nothing is watched for it any more.
     is_over: bool = False
+    #: The rights that it was last answered by (`Rights.current_key`).
+    rights_key: object = None
 
     def put(self, key: PartitionKey, wanted: SessionPartition) -> None:
         """Add a partition, or take over what is wanted of it now; it is looked at with the next fetch."""
@@ -126,6 +128,12 @@ class FetchSession:
     def next_turn(self) -> int:
         self.turns += 1
         return self.turns
+
+    def look_again_by(self, rights_key: object) -> None:
+        """Look at all partitions where the reader's rights may be others than before."""
+        if rights_key != self.rights_key:
+            self.rights_key = rights_key
+            self.changed.update(dict.fromkeys(self.partitions))
 
     def drop(self, key: PartitionKey) -> None:
         gone = self.partitions.pop(key, None)

@@ -44,6 +44,7 @@ from headrace.broker.replication.selection import nearest
 from headrace.broker.replication.throttles import Throttles
 from headrace.broker.replication.truncation import NotInLogError, divergence
 from headrace.broker.requests.dispatch import RequestContext
+from headrace.broker.requests.rights import Operation, Resource
 from headrace.broker.view import ClusterView
 from headrace.errors import ErrorCode, KafkaError, NotLeaderOrFollowerError, UnknownTopicOrPartitionError
 from headrace.log import Slice, WouldBlockError
@@ -100,6 +101,7 @@ class Fetching:
         "bytes_min",
         "context",
         "has_unknown",
+        "is_checked",
         "is_looked_at",
         "isolation",
         "looking",
@@ -107,6 +109,7 @@ class Fetching:
         "replica_epoch",
         "replica_id",
         "request",
+        "rights_key",
         "rooms",
         "session",
         "throttle",
@@ -133,6 +136,10 @@ class Fetching:
         self.by_id = context.api_version >= TOPIC_IDS_SINCE_VERSION
         self.replica_id = replica_id(request, context.api_version)
         self.replica_epoch = request.replica_state.replica_epoch if self.replica_id >= 0 else -1
+        #: A follower is checked as a whole, before it comes to this.
+        rights = context.connection.rights
+        self.rights_key = None if rights is None else rights.current_key()
+        self.is_checked = self.replica_id < 0 and context.connection.pipeline.access.authorizer is not None
         self.throttle = rooms.throttles.leader if self.replica_id >= 0 else None
         #: What a follower's fetch says of it is noted once, however often it is looked at while it waits.
         self.is_looked_at = self.has_unknown = False
@@ -201,6 +208,9 @@ class Fetching:
                 self._refuse_id(wanted, data)
                 return read
             wanted.topic = name
+        if self.is_checked and not self.context.is_allowed(Operation.READ, Resource.TOPIC, wanted.topic):
+            data.error_code, data.aborted_transactions = ErrorCode.TOPIC_AUTHORIZATION_FAILED, []
+            return read
         try:
             partition = self.rooms.replicas.get(wanted.topic, wanted.partition)
         except KafkaError as error:
@@ -482,6 +492,7 @@ class Fetching:
             weight = sum(weight_of(wanted.topic) for wanted in self.wanted)
             session = sessions.create(self.by_id, self.rooms.runtime.clock.now_ms(), weight)
             if session is not None:
+                session.rights_key = self.rights_key
                 for wanted in self.wanted:
                     session.put(("" if self.by_id else wanted.topic, wanted.topic_id, wanted.partition), wanted)
                 sessions.has_room(session)

@@ -124,6 +124,8 @@ class KnownProduce:
             group = self._begin_group(connection)
             if group is None:
                 return False
+        elif not connection.may_be_answered_at_once(Operation.WRITE, self._key[0]):
+            return False
         waiting = (connection, self, correlation_id, reader.chunk_view[start:end], nbytes - LENGTH_BYTES)
         self._appends.put(group, waiting)
         return True

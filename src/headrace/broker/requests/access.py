@@ -12,9 +12,12 @@ the long way (`RequestPipeline.begin`), where `throttled` says for how long it h
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from headrace.broker.requests.rights import CLUSTER_NAME, Operation, Resource
+
+if TYPE_CHECKING:
+    from headrace.broker.requests.dispatch import RequestContext
 
 # Whoever has not said who it is.
 ANONYMOUS: Final = "User:ANONYMOUS"
@@ -31,6 +34,15 @@ class Authorizer(Protocol):
     def verdict(self, principal: str, host: str, operation: Operation, resource: Resource, name: str) -> bool:
         """Whether the principal ("User:alice") may do this from that host. It does not wait, and has no side effects
         but a line in a log."""
+
+    def may_on_any(self, principal: str, host: str, operation: Operation, resource: Resource) -> bool:
+        """Whether there can be any resource of this kind that the principal may do this to."""
+
+
+class Audit(Protocol):
+    """Hears what is refused, and what is changed."""
+
+    def refused(self, context: RequestContext, operation: Operation, resource: Resource, name: str) -> None: ...
 
 
 class Meter(Protocol):
@@ -64,7 +76,7 @@ class Rights:
         self._access = access
         self.principal = principal
         self.host = host
-        self._verdicts: dict[tuple[Operation, Resource, str], bool] = {}
+        self._verdicts: dict[tuple[Operation, Resource, str | None], bool] = {}
         #: What may be kept for this principal is kept under it. Ask `current_key()`.
         self.key: RightsKey = None
         self.current_key()
@@ -101,6 +113,20 @@ class Rights:
     def may_on_cluster(self, operation: Operation) -> bool:
         return self.may(operation, Resource.CLUSTER, CLUSTER_NAME)
 
+    def may_on_any(self, operation: Operation, resource: Resource) -> bool:
+        """Whether there can be any resource of that kind that this may be done to."""
+        if self.current_key() is None:
+            return True
+        # Under a name that no resource has, as names of resources are texts.
+        wanted = (operation, resource, None)
+        verdict = self._verdicts.get(wanted)
+        if verdict is None:
+            authorizer = self._access.authorizer
+            assert authorizer is not None
+            verdict = authorizer.may_on_any(self.principal, self.host, operation, resource)
+            self._verdicts[wanted] = verdict
+        return verdict
+
 
 class Access:
     """What security plugs into: who is checked, and by whom."""
@@ -108,6 +134,7 @@ class Access:
     def __init__(self) -> None:
         #: None: everyone may do everything.
         self.authorizer: Authorizer | None = None
+        self.audit: Audit | None = None
         #: None: nothing is counted. Set with it, and raised whenever a client's meter may be another.
         self.meter_of: MeterOf | None = None
         self.quotas_version = 0
@@ -116,6 +143,11 @@ class Access:
         #: The listeners that brokers use among themselves.
         self.broker_listeners: frozenset[str] = frozenset()
         self._rights: dict[tuple[str, str], Rights] = {}
+
+    def refused(self, context: RequestContext, operation: Operation, resource: Resource, name: str) -> None:
+        """Something that was asked for is not allowed."""
+        if self.audit is not None:
+            self.audit.refused(context, operation, resource, name)
 
     def begin(self, listener: str, host: str) -> Rights | None:
         """Whose rights a new connection has; None until it has said who it is."""

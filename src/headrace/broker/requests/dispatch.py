@@ -60,20 +60,38 @@ NO_RESPONSE: Final = NoResponse()
 class Pending(Generic[R]):
     """A response that has to be waited for."""
 
-    __slots__ = ("awaitable", "is_done")
+    __slots__ = ("amend", "awaitable", "is_done")
 
     def __init__(self, awaitable: Awaitable[R], *, is_done: bool = False) -> None:
         """`is_done`: what was asked for is done, and its bytes are not used any more; only the answer waits."""
         self.awaitable = awaitable
         self.is_done = is_done
+        #: What is done to the response when it is there.
+        self.amend: Callable[[Any], Any] | None = None
 
     def __await__(self) -> Generator[Any, Any, R]:
-        return self.awaitable.__await__()
+        if self.amend is None:
+            return self.awaitable.__await__()
+        return self._amended(self.amend)
+
+    def _amended(self, amend: Callable[[Any], Any]) -> Generator[Any, Any, R]:
+        response = yield from self.awaitable.__await__()
+        amended: R = amend(response)
+        return amended
 
 
 async def settled(result: R | Pending[R]) -> R:
     """What a handler or a coordinator gave, waited for where it has to be."""
     return await result if isinstance(result, Pending) else result
+
+
+class Afterwards:
+    """What a check of rights gives that lets a request go on: something to be done to the handler's response."""
+
+    __slots__ = ("amend",)
+
+    def __init__(self, amend: Callable[[Any], Any]) -> None:
+        self.amend = amend
 
 
 class CloseConnectionError(Exception):
@@ -152,6 +170,22 @@ class RequestContext:
         """Whether who asks may do this; nobody may who has yet to say who it is."""
         rights = self.rights
         return rights is not None and rights.may(operation, resource, name)
+
+    def is_allowed(self, operation: Operation, resource: Resource, name: str) -> bool:
+        """The same of what was asked for: a refusal is written to the audit log."""
+        if self.may(operation, resource, name):
+            return True
+        self.connection.pipeline.access.refused(self, operation, resource, name)
+        return False
+
+    def may_on_cluster(self, operation: Operation) -> bool:
+        rights = self.connection.rights
+        return rights is not None and rights.may_on_cluster(operation)
+
+    def may_on_any(self, operation: Operation, resource: Resource) -> bool:
+        """Whether there can be any resource of that kind that who asks may do this to."""
+        rights = self.connection.rights
+        return rights is not None and rights.may_on_any(operation, resource)
 
     @property
     def api_key(self) -> ApiKey:

@@ -22,6 +22,7 @@ from headrace.broker.requests.dispatch import (
     HANDLER_OWN,
     NO_RESPONSE,
     PUT_OFF,
+    Afterwards,
     AtOnce,
     CloseConnectionError,
     Handler,
@@ -48,7 +49,8 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
     from headrace.broker.server.connection import ServerConnection
 
-# None lets a request go on. Anything else is the response that refuses it; `CloseConnectionError` does so without.
+# None lets a request go on, and so does `Afterwards`. Anything else is the response that refuses it;
+# `CloseConnectionError` does so without.
 Check: TypeAlias = Callable[[RequestContext, Any], Any]
 # For how many seconds the client is to be quiet after its answer.
 Throttle: TypeAlias = Callable[[RequestContext, Any], float]
@@ -210,16 +212,24 @@ class RequestPipeline:
             result = None
             if self.who is not None:
                 result = self.who(context, request)
+            if route.each_once and result is None:
+                drop_repeated(request)
+            amend = None
             if self.may is not None and result is None:
                 result = self.may(context, request)
+                if type(result) is Afterwards:
+                    amend, result = result.amend, None
             if self.throttled is not None:
                 context.throttle_s = self.throttled(context, request)
             if result is None:
-                if route.each_once:
-                    drop_repeated(request)
                 result = route.function(request, context)
                 if route.is_async:
                     result = Pending(result)
+                if amend is not None:
+                    if isinstance(result, Pending):
+                        result.amend = amend
+                    else:
+                        result = amend(result)
         except BaseException:
             self.failed(context)
             raise

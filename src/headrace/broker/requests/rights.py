@@ -7,35 +7,11 @@ request names is found by `Right.names`, so that a right whose resources the req
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from enum import IntEnum
 from typing import Any, NamedTuple
 
-CLUSTER_NAME = "kafka-cluster"
-
-
-class Operation(IntEnum):
-    """What can be allowed, by the codes of Kafka's ACLs."""
-
-    READ = 3
-    WRITE = 4
-    CREATE = 5
-    DELETE = 6
-    ALTER = 7
-    DESCRIBE = 8
-    CLUSTER_ACTION = 9
-    DESCRIBE_CONFIGS = 10
-    ALTER_CONFIGS = 11
-    IDEMPOTENT_WRITE = 12
-
-
-class Resource(IntEnum):
-    """What it can be allowed on, by the codes of Kafka's ACLs."""
-
-    TOPIC = 2
-    GROUP = 3
-    CLUSTER = 4
-    TRANSACTIONAL_ID = 5
-
+from headrace.cluster.acls import CLUSTER_NAME as CLUSTER_NAME
+from headrace.cluster.acls import Operation as Operation
+from headrace.cluster.acls import Resource as Resource
 
 # The resources of one kind that a request of some version names. A topic may be named by its id (bytes).
 Names = Callable[[Any, int], Iterable[str | bytes]]

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from headrace.broker.partitions.produce_at_once import KnownProduce
     from headrace.broker.replication.commits import CommitWait
     from headrace.broker.requests.access import Rights
-    from headrace.broker.requests.pipeline import Route
+    from headrace.broker.requests.pipeline import RequestPipeline, Route
     from headrace.broker.security.listener import ListenerSecurity
     from headrace.broker.server.acceptor import Acceptor
     from headrace.topics import TopicPartition
@@ -63,7 +63,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     def __init__(self, acceptor: Acceptor, listener: str, security: ListenerSecurity | None = None) -> None:
         self.acceptor = acceptor
         self._now = acceptor.now
-        self.pipeline = acceptor.broker.pipeline
+        self.pipeline: RequestPipeline = acceptor.broker.pipeline
         self.listener = listener
         #: What its client may do; None until it has said who it is, where it has to.
         self.rights: Rights | None = None

@@ -25,6 +25,8 @@ SECURITY_KEYS: tuple[BrokerKey, ...] = (
         "authorizer.class.name",
         STRING,
         "",
+        doc="Whose rules say what clients may do: org.apache.kafka.metadata.authorizer.StandardAuthorizer, for ACLs. "
+        "Empty: everybody may do everything.",
         importance=LOW,
     ),
     broker_key(

@@ -18,4 +18,5 @@ from headrace.protocol.messages.alter_partition import AlterPartitionRequest, Al
 async def alter_partition(
     request: AlterPartitionRequest, context: RequestContext, metadata: MetadataService
 ) -> AlterPartitionResponse:
-    return await metadata.decide(metadata.controller.alter_partition, request, context=context)
+    followed = request.broker_id == metadata.controller.node_id
+    return await metadata.decide(metadata.controller.alter_partition, request, context=context, followed=followed)

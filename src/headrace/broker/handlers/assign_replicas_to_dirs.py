@@ -24,4 +24,7 @@ from headrace.protocol.messages.assign_replicas_to_dirs import (
 async def assign_replicas_to_dirs(
     request: AssignReplicasToDirsRequest, context: RequestContext, metadata: MetadataService
 ) -> AssignReplicasToDirsResponse:
-    return await metadata.decide(metadata.controller.assign_replicas_to_dirs, request, context=context)
+    followed = request.broker_id == metadata.controller.node_id
+    return await metadata.decide(
+        metadata.controller.assign_replicas_to_dirs, request, context=context, followed=followed
+    )

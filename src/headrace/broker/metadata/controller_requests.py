@@ -1,4 +1,7 @@
-"""What brokers ask of the controller on their own account: to be registered, to go on, to stop, for producer ids."""
+"""What brokers ask of the controller on their own account: to be registered, to go on, to stop, for producer ids.
+
+They are answered when what they asked for is in the store, not when the controller has made its own logs of it.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +33,10 @@ class ControllerRequests:
         self._metadata = metadata
         self._sessions = sessions
 
+    def _is_own(self, node_id: int) -> bool:
+        """Whether it is this broker that asks, which goes on with its own image."""
+        return node_id == self._metadata.controller.node_id
+
     async def register(self, request: BrokerRegistrationRequest) -> BrokerRegistrationResponse:
         """Give a broker its epoch. It is fenced until it has come as far as its own registration."""
         if request.cluster_id != self._cluster_id:
@@ -53,7 +60,8 @@ class ControllerRequests:
                 if holder.incarnation != request.incarnation_id:
                     return BrokerRegistrationResponse(error_code=ErrorCode.DUPLICATE_BROKER_REGISTRATION)
             epoch = await self._metadata.change(
-                lambda image: self._metadata.controller.register_broker(image, registration)
+                lambda image: self._metadata.controller.register_broker(image, registration),
+                followed=self._is_own(request.broker_id),
             )
         except StoreError:
             return BrokerRegistrationResponse(error_code=ErrorCode.NOT_CONTROLLER)
@@ -64,7 +72,9 @@ class ControllerRequests:
     async def heartbeat(self, request: BrokerHeartbeatRequest) -> BrokerHeartbeatResponse:
         """Unfence a broker that is ready, and let one that wants to stop go when it leads nothing any more."""
         try:
-            return await self._metadata.change(lambda image: self._on_answer(image, request))
+            return await self._metadata.change(
+                lambda image: self._on_answer(image, request), followed=self._is_own(request.broker_id)
+            )
         except KafkaError as error:
             return BrokerHeartbeatResponse(error_code=error.code)
 
@@ -90,7 +100,8 @@ class ControllerRequests:
             block = await self._metadata.change(
                 lambda image: self._metadata.controller.allocate_producer_ids(
                     image, request.broker_id, request.broker_epoch
-                )
+                ),
+                followed=False,
             )
         except KafkaError as error:
             return AllocateProducerIdsResponse(error_code=error.code)

@@ -58,7 +58,14 @@ class _Proposal:
     """A decision on its way into the store."""
 
     decision: Decision[Any]
+    #: Whether whoever asked is answered only when this broker has followed it.
+    followed: bool
     done: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+
+def _settle(proposal: _Proposal) -> None:
+    if not proposal.done.done():
+        proposal.done.set_result(None)
 
 
 @dataclass(slots=True, frozen=True)
@@ -103,12 +110,18 @@ class ControllerService:
     def is_active(self) -> bool:
         return self.epoch != NO_EPOCH
 
+    @property
+    def image(self) -> Image:
+        """The metadata as far as it is decided, or else as this broker has followed it."""
+        return self._follower.image if self._image is None else self._image
+
     async def take_over(self, epoch: int) -> None:
         """This broker was elected: decide from now on, beginning with all that its predecessors wrote."""
-        # Of an epoch of its own that is over: how that ends says nothing about this one.
-        await self._idle()
-        await self._follower.catch_up()
-        self._image = self._follower.image.copied()
+        if self._writing is not None:
+            # Of an epoch of its own that is over: how that ends says nothing about this one.
+            await asyncio.wait([self._writing])
+        # Not what this broker has made its logs of: while its disk hangs it would decide nothing, for all.
+        self._image = await self._follower.decided()
         self._follower.epoch = max(self._follower.epoch, epoch)
         self.tail = MetadataTail(epoch, self._image.offset, self._tail_records_max)
         self.epoch = epoch
@@ -136,46 +149,50 @@ class ControllerService:
 
     # --- deciding
 
-    async def propose(self, decide: Callable[[Image], Decision[R]]) -> R:
-        """Decide with the cluster as it is, make that true, and give the response."""
+    async def propose(self, decide: Callable[[Image], Decision[R]], *, followed: bool = True) -> R:
+        """Decide with the cluster as it is, make that true, and give the response.
+
+        With `followed` this broker has followed it by then, in its image and its logs, for which it waits for its disk.
+        """
         if not self.is_active:
             raise NotControllerError("This broker is not the controller.")
         if len(self._waiting) + sum(len(appended.proposals) for appended in self._unfollowed) >= WAITING_MAX:
             raise RequestTimedOutError(f"{WAITING_MAX} changes of the metadata are waiting; try again later.")
-        await self._know_what_was_appended()
-        image = self._image
-        if image is None:
-            image = self._image = self._follower.image.copied()
+        image = await self._known(followed=followed)
         decision = decide(image)
         for record in decision.records:
             image.apply(record)
         image.offset += len(decision.records)
-        if decision.records or self._writing is not None or self._following is not None:
+        if decision.records or self._writing is not None or (followed and self._following is not None):
             # One that changes nothing may still tell of a change that is not written, or followed here, yet.
-            await self._written(decision)
+            await self._written(decision, followed=followed)
         return decision.response
 
-    async def _know_what_was_appended(self) -> None:
-        """After this broker failed with what it had appended, that is read again: nothing is decided without it."""
+    async def _known(self, *, followed: bool) -> Image:
+        """What to decide on. After this broker failed with what it had appended, that is read again."""
         follower = self._follower
-        while self._image is None and (
-            self._writing is not None or follower.image.offset < self.tail.end_offset or follower.is_behind_image
-        ):
+        while self._image is None:
             try:
                 if self._writing is not None:
                     # What it appends was decided before, and is to be known as well.
                     await asyncio.wait([self._writing])
-                else:
+                elif followed and (follower.image.offset < self.tail.end_offset or follower.is_behind_image):
+                    # What is decided is to be followed, and would not be.
                     await follower.catch_up()
+                else:
+                    image = await follower.decided()
+                    if self._image is None and self._writing is None and self.is_active:
+                        self._image = image
             except KafkaError:
                 raise
             except HeadraceError as error:
                 raise RequestTimedOutError(f"The metadata cannot be changed for now: {error}") from error
             if not self.is_active:
                 raise NotControllerError("This broker is no longer the controller.")
+        return self._image
 
-    async def _written(self, decision: Decision[Any]) -> None:
-        proposal = _Proposal(decision)
+    async def _written(self, decision: Decision[Any], *, followed: bool) -> None:
+        proposal = _Proposal(decision, followed)
         is_on_unwritten = self._writing is not None
         self._waiting.append(proposal)
         if self._writing is None:
@@ -187,6 +204,8 @@ class ControllerService:
             # Nothing has changed, as far as is known: the answer says so where it can, also of several things.
             if not refuse(decision.response, error, everywhere=is_on_unwritten):
                 raise
+            return
+        if not followed:
             return
         unmade = self._replicas.unmade(self._follower.image, decision.records)
         for (topic, index), reason in unmade.items():
@@ -206,6 +225,9 @@ class ControllerService:
                 except Exception as error:  # noqa: BLE001 - those who asked must not be left waiting
                     self._fail(error, batch)
                 else:
+                    for proposal in batch:
+                        if not proposal.followed:
+                            _settle(proposal)
                     self._unfollowed.append(_Appended(base_offset, records, batch))
                     if self._following is None:
                         self._following = asyncio.get_running_loop().create_task(self._follow())
@@ -229,8 +251,7 @@ class ControllerService:
                     self._fail(error, appended.proposals)
                 else:
                     for proposal in appended.proposals:
-                        if not proposal.done.done():
-                            proposal.done.set_result(None)
+                        _settle(proposal)
                 self._unfollowed.popleft()
         finally:
             self._following = None
@@ -297,18 +318,20 @@ class ControllerService:
         async with self._snapshots:
             if not self.is_active or not self._store.snapshot_due:
                 return
-            # In turn with the appends: its image is that of the log's end.
+            # In turn with the appends: the image of all that was decided is that of the log's end. This broker's own
+            # is behind it for as long as its disk hangs, and whoever waits for the turn with it.
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             while self._writing is not None:
                 await asyncio.wait([self._writing])
-            self._writing = asyncio.get_running_loop().create_task(self._snapshot(done))
+            image = None if self._image is None else self._image.copied()
+            self._writing = asyncio.get_running_loop().create_task(self._snapshot(image, done))
             await done
 
-    async def _snapshot(self, done: asyncio.Future[None]) -> None:
+    async def _snapshot(self, image: Image | None, done: asyncio.Future[None]) -> None:
         try:
-            if self._following is not None:
-                await asyncio.wait([self._following])
-            await self._store.take_snapshot(self._follower.image, self.epoch)
+            if image is None:
+                image = await self._follower.decided()
+            await self._store.take_snapshot(image, self.epoch)
         except BaseException as error:  # noqa: BLE001 - it is for whoever waits; those behind have their turn
             if not done.done():
                 done.set_exception(error)

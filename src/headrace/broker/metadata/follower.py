@@ -35,6 +35,7 @@ Follower = Callable[[Changes], None]
 
 _RETRY_S = 0.5
 _FETCH_WAIT_S = 0.5
+_FOLDED_AT_ONCE = 500
 
 
 class MetadataFollower:
@@ -195,14 +196,30 @@ class MetadataFollower:
 
         A store that is away is waited for, and meanwhile what the controller tells is taken.
         """
-        async with self._reading:
-            while True:
-                offset = self.image.offset
+        while True:
+            offset = self.image.offset
+            async with self._reading:
                 reading = await self._store.read_from(offset, latest=latest)
-                async with self._lock:
-                    if reading.snapshot is None or self.image.offset == offset:
-                        await self._take_newer(reading)
-                        return
+            async with self._lock:
+                if reading.snapshot is None or self.image.offset == offset:
+                    await self._take_newer(reading)
+                    return
+
+    async def decided(self) -> Image:
+        """All that the store has: an image of its own, for which nobody waits for a disk of this broker."""
+        image = self.image.copied()
+        async with self._reading:
+            reading = await self._store.read_from(image.offset, latest=True)
+        if reading.snapshot is not None:
+            image = Image(version=image.version)
+        # Little by little instead of on a thread: those may all wait for a disk.
+        records = [*(reading.snapshot or ()), *(record for _, record in reading.records)]
+        for start in range(0, len(records), _FOLDED_AT_ONCE):
+            for record in records[start : start + _FOLDED_AT_ONCE]:
+                image.apply(record)
+            await asyncio.sleep(0)
+        image.offset = reading.end_offset
+        return image
 
     async def _take_newer(self, reading: Reading) -> None:
         """Some of it may have come by another way meanwhile."""

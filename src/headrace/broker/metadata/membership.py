@@ -25,7 +25,7 @@ from headrace.broker.requests.refusals import tells
 from headrace.cluster.brokers import ProducerIdBlock, Registration
 from headrace.cluster.decision import Decision
 from headrace.cluster.features import check_supported
-from headrace.cluster.image import Image
+from headrace.cluster.image import Image, InconsistentMetadataError
 from headrace.cluster.store import (
     Seat,
     SessionLostError,
@@ -61,13 +61,18 @@ log = logging.getLogger("headrace.broker.metadata.membership")
 
 LEAVE_TIMEOUT_S: Final = 10.0
 _RETRY_S: Final = 0.1
-_DEFECT_RETRY_S: Final = 1.0
 _OF_ALL: Final = -1  # no broker
 _REFUSED_RETRY_S_MAX: Final = 2.0
+#: How long the controller may need to decide something before it lets others try, at least.
+_POWERLESS_S: Final = 30.0
 #: How a broker is refused whose number is another's.
 _OF_ANOTHER_LIFE: Final = (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.DUPLICATE_BROKER_REGISTRATION)
 #: Longer than a fetch of the metadata waits.
 _HEARD_S_MAX: Final = 1.0
+
+
+class _PowerlessError(HeadraceError):
+    """This broker is the controller, and does not come to decide anything."""
 
 
 class ClusterMembership:
@@ -82,6 +87,8 @@ class ClusterMembership:
         self._heartbeat_s = config.get_int("broker.heartbeat.interval.ms") / 1000
         self._registration_s = config.get_int(REGISTRATION_TIMEOUT) / 1000
         self._session_s = config.get_int("broker.session.timeout.ms") / 1000
+        # A store may be silent for as long as a session lasts, and more than once in one decision.
+        self._powerless_s = max(_POWERLESS_S, 4 * config.get_int("zookeeper.session.timeout.ms") / 1000)
         self._balance_s = float(config.get_int("leader.imbalance.check.interval.seconds"))
         self.incarnation = broker.incarnation
         self.member = StoreMember(broker.node_id, self.incarnation)
@@ -201,7 +208,7 @@ class ClusterMembership:
 
     def _is_followed(self, since: float) -> bool:
         """Whether most brokers have taken this one for the controller since then."""
-        heard_at, brokers = self.observers.heard_at, self._metadata.image.brokers
+        heard_at, brokers = self.observers.heard_at, self._metadata.active.image.brokers
         others = [node_id for node_id, one in brokers.items() if not one.fenced and node_id != self.member.node_id]
         following = sum(heard_at.get(node_id, float("-inf")) > since for node_id in others)
         return following >= len(others) / 2 and not self.observers.know_another  # more than half, with this one
@@ -287,11 +294,13 @@ class ClusterMembership:
                 self.observers.forget()
                 # Who was alive when this broker was the controller before says nothing of now.
                 self._living, self._missed = {}, {}
-                await self._metadata.take_office(epoch)
+                await self._take_office(epoch)
                 former = self.seat
                 self._seat_is(Seat(epoch, self.member))
                 said, pause_s = "", _RETRY_S
                 await self._rule(epoch, former)
+            except (_PowerlessError, InconsistentMetadataError) as error:
+                await self._give_way(str(error))
             except SessionLostError as error:
                 await self._reregister(str(error))
             except HeadraceError as error:
@@ -304,11 +313,33 @@ class ClusterMembership:
                     # That does not pass so soon. A store that is away has been waited for already.
                     pause_s = min(2 * pause_s, _REFUSED_RETRY_S_MAX)
             except Exception as error:
-                # Its seat is taken for as long as its session lives: nobody else would decide anything.
                 log.exception("what this broker does as the controller failed, by a defect: please report it")
-                self._metadata.active.resign(repr(error))
-                await asyncio.sleep(_DEFECT_RETRY_S)
+                await self._give_way(repr(error))
             self._seat_is(None)
+
+    async def _take_office(self, epoch: int) -> None:
+        try:
+            async with asyncio.timeout(self._powerless_s):
+                await self._metadata.take_office(epoch)
+        except TimeoutError:
+            words = f"elected for epoch {epoch}, and cannot decide anything after {self._powerless_s:g} s"
+            # What takes long everywhere, a store with very much in it, is waited for longer the next time.
+            self._powerless_s *= 2
+            raise _PowerlessError(words) from None
+
+    async def _give_way(self, reason: str) -> None:
+        """Others could decide, if this broker had not the seat, which it has for as long as its session lives."""
+        log.error("this broker gives up being the controller, and lets others be it: %s", reason)
+        self._metadata.active.resign(reason)
+        self._seat_is(None)
+        try:
+            await self._store.leave_seat()
+            async with asyncio.timeout(self._session_s):
+                await self._until_lost(self._store.seat(None))
+        except TimeoutError:
+            pass  # nobody else is there to be it
+        except StoreError:
+            await asyncio.sleep(_RETRY_S)
 
     async def _until_lost(self, waiting: Awaitable[object]) -> None:
         """Wait for something in the store, or for the end of the session."""
@@ -377,16 +408,20 @@ class ClusterMembership:
         over = asyncio.ensure_future(active.over.wait())
         unseated = asyncio.ensure_future(self._store.seat(Seat(epoch, self.member)))
         balance_at = self._clock.monotonic() + self._balance_s
-        # What it decides of brokers, and of all: that is done when this broker has followed it, which takes as long as
-        # its disk does. Nobody else who is gone waits for that.
+        # What it decides of brokers, and of all. Nobody else who is gone waits for that.
         deciding: dict[int, asyncio.Future[None]] = {}
+        decided_at = self._clock.monotonic()
         try:
             while active.epoch == epoch:
+                if not deciding:
+                    decided_at = self._clock.monotonic()
+                elif self._clock.monotonic() - decided_at > self._powerless_s:
+                    raise _PowerlessError(f"nothing has been decided for {self._powerless_s:g} s")
                 wait_s = self._fence_absent(deciding)
                 if self._clock.monotonic() >= balance_at and not deciding:
                     balance_at = self._clock.monotonic() + self._balance_s
                     deciding[_OF_ALL] = asyncio.ensure_future(self._balance())
-                left_s = max(_RETRY_S, balance_at - self._clock.monotonic())
+                left_s = max(_RETRY_S, min(balance_at - self._clock.monotonic(), self._powerless_s))
                 wait_s = left_s if wait_s is None else min(wait_s, left_s)
                 events: list[asyncio.Future[Any]] = [watching, lost, over, unseated, *deciding.values()]
                 await asyncio.wait(events, return_when=asyncio.FIRST_COMPLETED, timeout=wait_s)
@@ -401,6 +436,7 @@ class ClusterMembership:
                     self._living = watching.result()
                     watching = asyncio.ensure_future(self._store.members(self._living))
                 for whom in [whom for whom, decided in deciding.items() if decided.done()]:
+                    decided_at = self._clock.monotonic()
                     deciding.pop(whom).result()
         finally:
             await let_go(watching, lost, over, unseated, telling, *deciding.values())
@@ -409,7 +445,7 @@ class ClusterMembership:
         """Let those lead that are named first, now and then (`auto.leader.rebalance.enable`)."""
         if self._broker.config.get_bool("auto.leader.rebalance.enable"):
             with contextlib.suppress(RequestTimedOutError, KafkaStorageError):
-                await self._metadata.change(self._broker.controller.balance_leaders)
+                await self._metadata.change(self._broker.controller.balance_leaders, followed=False)
 
     def _fence_absent(self, deciding: dict[int, asyncio.Future[None]]) -> float | None:
         """Fence brokers without a session; how long to wait before those whose time has not come yet."""
@@ -418,7 +454,7 @@ class ClusterMembership:
             (broker.node_id, broker.incarnation_id): self._missed.get(
                 (broker.node_id, broker.incarnation_id), reached_s
             )
-            for broker in self._metadata.image.brokers.values()
+            for broker in self._metadata.active.image.brokers.values()
             if not broker.fenced and not self.is_alive(broker.node_id, broker.incarnation_id)
         }
         since = self._store.connected_since
@@ -452,9 +488,9 @@ class ClusterMembership:
         log.warning("broker %d is gone: it is fenced, and others lead what it led", node_id)
         fence = functools.partial(_fence, self._broker, node_id)
         try:
-            await self._metadata.change(fence)
+            await self._metadata.change(fence, followed=False)
             # What it led has other leaders now, or everything is done already.
-            await self._metadata.change(fence)
+            await self._metadata.change(fence, followed=False)
         except (RequestTimedOutError, BrokerIdNotRegisteredError):
             await asyncio.sleep(_RETRY_S)  # then it is tried again
         except KafkaStorageError:

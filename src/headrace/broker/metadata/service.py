@@ -53,6 +53,7 @@ class MetadataService:
         self._runtime = runtime
         self._store = store
         self.controller = controller
+        self._is_shared = is_shared
         self.follower = MetadataFollower(runtime, store, replicas, image)
         self.active = ControllerService(
             store, self.follower, replicas, tail_records_max=RECORDS_MAX if is_shared else 0
@@ -94,19 +95,26 @@ class MetadataService:
     async def take_office(self, epoch: int) -> None:
         """This broker was elected: it decides from now on."""
         await self.active.take_over(epoch)
-        await self.change(lambda image: Decision(None, self.controller.bootstrap(image)))
+        await self.change(lambda image: Decision(None, self.controller.bootstrap(image)), followed=not self._is_shared)
 
-    async def change(self, decide: Callable[[Image], Decision[R]]) -> R:
-        """Decide with the cluster as it is, make the decision true, and give its response."""
-        return await self.active.propose(decide)
+    async def change(self, decide: Callable[[Image], Decision[R]], *, followed: bool = True) -> R:
+        """Decide with the cluster as it is, make the decision true, and give its response.
+
+        Without `followed` that does not wait for a disk of this broker: its image and logs may be behind the answer.
+        """
+        return await self.active.propose(decide, followed=followed)
 
     async def decide(
-        self, method: Callable[..., Decision[R]], *arguments: object, context: RequestContext | None = None
+        self,
+        method: Callable[..., Decision[R]],
+        *arguments: object,
+        context: RequestContext | None = None,
+        followed: bool = True,
     ) -> R:
         """Let the controller decide, and make it true. A client's request goes to it, wherever it is."""
 
         async def here() -> R:
-            return await self.change(lambda image: method(image, *arguments))
+            return await self.change(lambda image: method(image, *arguments), followed=followed)
 
         if self.ask_controller is None or context is None:
             return await here()

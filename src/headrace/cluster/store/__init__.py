@@ -160,6 +160,10 @@ class Store(Protocol):
         """The controller, or None; with an argument, once it is another than that."""
         ...
 
+    async def leave_seat(self) -> None:
+        """Let another be the controller, if this broker is: at once, and not only when its session is over."""
+        ...
+
     # --- the log
 
     async def append_if_epoch(self, epoch: int, records: Sequence[MetadataRecord]) -> int:

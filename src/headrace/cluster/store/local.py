@@ -77,6 +77,9 @@ class LocalStore:
             await self._changed.wait()
         return self._seat
 
+    async def leave_seat(self) -> None:
+        """Nobody else could have it."""
+
     async def append_if_epoch(self, epoch: int, records: Sequence[MetadataRecord]) -> int:
         try:
             return await self._runtime.offload(self._log.append_if_epoch, epoch, records)

@@ -6,6 +6,7 @@ here is who is alive and who is the controller.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 
 from headrace.cluster.image import Image
@@ -229,6 +230,14 @@ class NodeStore:
             if node is None or decode_election(node.data).nonce != nonce:
                 return again
         return Won(epoch, again.version, session)
+
+    async def leave_seat(self) -> None:
+        won, self._won = self._won, None
+        node = await self._link.read(lambda session: session.get(CONTROLLER))
+        if won is None or node is None or decode_seat(node.data).epoch != won.epoch:
+            return
+        with contextlib.suppress(NodeError, ConnectionBrokenError):  # it is another's, or goes with the session
+            await self._link.change([Delete(CONTROLLER, node.version)])
 
     # --- the log
 

@@ -136,10 +136,14 @@ class Host:
             self._simulation.trace.record("resume", self.name)
             self._simulation.loop.resume(self.life)
 
-    def use_disk(self, work: WorkModel) -> None:
-        """Let disk work take as long as that model says from now on, also after a restart."""
-        self._work = work
-        self._workers.use(work)
+    def use_disk(self, work: WorkModel, *, of: str | None = None) -> None:
+        """Let disk work take as long as that model says from now on, also after a restart.
+
+        `of` names those threads that it is to be of, until a restart: the others find their disk as well as before.
+        """
+        if of is None:
+            self._work = work
+        self._workers.use(work, of)
 
     def restart(self) -> Runtime:
         """A new life on the same disk (killing the old one, if it lives, as a process)."""

@@ -69,6 +69,10 @@ class SimulatedPool:
         self._idle.set()
         self._closed = False
 
+    def is_of(self, name: str) -> bool:
+        """Whether these threads are meant by that name, or its beginning."""
+        return self._name.startswith(name)
+
     def submit(self, fn: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
         if self._closed:
             raise RuntimeError(f"pool {self._name!r} is closed")
@@ -157,11 +161,13 @@ class SimulatedWorkers:
         self._pools.append(made)
         return made
 
-    def use(self, model: WorkModel) -> None:
-        """Take as long as that model says from now on."""
-        self._model = model
+    def use(self, model: WorkModel, of: str | None = None) -> None:
+        """Take as long as that model says from now on; with `of`, the pools whose names begin so."""
+        if of is None:
+            self._model = model
         for pool in self._pools:
-            pool.model = model
+            if of is None or pool.is_of(of):
+                pool.model = model
 
     async def close(self) -> None:
         for pool in self._pools:

@@ -232,3 +232,26 @@ def test_who_cannot_decide_lets_others_be_the_controller(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(MetadataFollower, "decided", perhaps)
     simulated_cluster(1).run(story)
+
+
+@pytest.mark.parametrize("is_controller", [False, True])
+def test_a_broker_whose_loop_hangs_is_fenced(is_controller: bool) -> None:
+    """A thread kept its session alive: nobody led what it led, and as the controller it stopped all decisions."""
+
+    async def story(cluster: SimulatedCluster) -> None:
+        await _led_by_each(cluster)
+        controller = cluster.controller_id
+        hangs = next(number for number in cluster.brokers if (number == controller) == is_controller)
+        cluster.hang_loop(hangs)
+        others = [cluster.brokers[number] for number in cluster.brokers if number != hangs]
+
+        def is_led() -> bool:
+            images = [one.broker.image for one in others if one.broker is not None]
+            return all(image.topics["t"].partitions[hangs - 1].leader not in (hangs, -1) for image in images)
+
+        await cluster.until(is_led, 8.0, f"nobody else leads what {hangs} led")
+        cluster.resume(hangs)
+        image = others[0].broker.image if others[0].broker is not None else Image()
+        await cluster.until(lambda: all(map(image.is_active, cluster.brokers)), 10.0, "it is not back")
+
+    simulated_cluster(1).run(story)

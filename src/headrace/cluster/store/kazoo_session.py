@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from headrace.cluster.store import StoreError, StoreRefusedError
+from headrace.cluster.store.loop_watch import LoopWatch
 from headrace.cluster.store.session import (
     CheckVersion,
     ConnectionBrokenError,
@@ -143,6 +144,9 @@ class KazooSession(SessionBase):
         self._watches: dict[Callable[[], None], None] = {}
         self._is_refused = threading.Event()
         self._beating: asyncio.Task[None] | None = None
+        self._watch = LoopWatch()
+        self._watching: asyncio.TimerHandle | None = None
+        self._is_over = threading.Event()
 
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -174,6 +178,34 @@ class KazooSession(SessionBase):
             self._become(SessionState.CONNECTED)
         if self._state is not SessionState.EXPIRED:
             self._beating = self._loop.create_task(self._beat())
+            self._loop_runs()
+            watch = functools.partial(self._watch_loop, self._client)
+            threading.Thread(target=watch, name="zookeeper-loop-watch", daemon=True).start()
+
+    def _loop_runs(self) -> None:
+        """Let the thread that watches it know."""
+        assert self._loop is not None
+        self._watch.beat()
+        if not self._is_over.is_set():
+            self._watching = self._loop.call_later(LoopWatch.every_s(self._timeout_s) / 2, self._loop_runs)
+
+    def _watch_loop(self, client: Any) -> None:
+        """On a thread of its own: end the session when the loop hangs, which kazoo's pings would keep alive."""
+        while not self._is_over.wait(LoopWatch.every_s(self._timeout_s)):
+            if not self._watch.look():
+                continue
+            logger.error(
+                "the event loop of this broker has not run for %.1f s: its session with ZooKeeper is ended, so that "
+                "others take its place",
+                LoopWatch.hung_after_s(self._timeout_s),
+            )
+            self._is_over.set()
+            try:
+                # Not forgotten here: the loop may be in the middle of asking it something.
+                client.stop()
+            except Exception as error:  # noqa: BLE001 - whatever it is, nothing keeps the session alive any more
+                logger.warning("the session with ZooKeeper could not be ended in order: %s", error)
+            self._on_loop(self._become, SessionState.EXPIRED)
 
     async def _beat(self) -> None:
         """Ask for something now and then: when kazoo's own pings were answered, it tells nobody.
@@ -265,6 +297,9 @@ class KazooSession(SessionBase):
             for fire in list(self._watches):
                 fire()
         if state is SessionState.EXPIRED:
+            self._is_over.set()
+            if self._watching is not None:
+                self._watching.cancel()
             if self._beating is not None:
                 self._beating.cancel()
             # Before kazoo begins another session.

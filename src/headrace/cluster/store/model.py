@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from headrace.cluster.store import StoreRefusedError
+from headrace.cluster.store.loop_watch import LoopWatch
 from headrace.cluster.store.node_tree import NodeTree, Touched, Watches
 from headrace.cluster.store.session import (
     ConnectionBrokenError,
@@ -75,7 +76,7 @@ class ZooKeeperModel:
         self._servers = [_Server() for _ in range(servers)]
         self._sessions: dict[str, ModelSession] = {}
         self._count = 0
-        self._context = copy_context()
+        self.context = copy_context()
 
     def session(self, clock: Clock, reaches: Callable[[], bool] = lambda: True) -> ModelSession:
         """A new session of the host that calls this; `reaches` says whether it has a way to the servers."""
@@ -153,7 +154,7 @@ class ZooKeeperModel:
         loop = asyncio.get_running_loop()
         for server in self._servers:
             lag_s = self.rng.uniform(0.0, self.faults.lag_s_max)
-            loop.call_later(lag_s, self.catch_up, server, len(self._changes), context=self._context)
+            loop.call_later(lag_s, self.catch_up, server, len(self._changes), context=self.context)
 
     def catch_up(self, server: _Server, count: int | None = None) -> None:
         """Let a server make what others have made."""
@@ -173,7 +174,7 @@ class ZooKeeperModel:
         if not self.is_away and loop.time() - session.last_contact_at > self.session_timeout_s:
             self.expire(session)
         else:
-            loop.call_later(self.session_timeout_s / 5, self._look_after, session, context=self._context)
+            loop.call_later(self.session_timeout_s / 5, self._look_after, session, context=self.context)
 
 
 class ModelSession(SessionBase):
@@ -194,6 +195,7 @@ class ModelSession(SessionBase):
         self._connection = 0
         self._arrival = 0.0
         self._is_closed = False
+        self._watch = LoopWatch()
 
     async def start(self) -> None:
         deadline = self._clock.monotonic() + self._model.session_timeout_s
@@ -271,7 +273,20 @@ class ModelSession(SessionBase):
                 self._heard_at = self._clock.boottime()
             else:
                 self.break_off()
+        self._watch.beat()
         loop.call_later(self._model.session_timeout_s / 4, self._ping, context=self._context)
+
+    def loop_hangs(self, still: Callable[[], bool]) -> None:
+        """The loop of its process does nothing, as long as `still` says; what pings is a thread of its own."""
+        if not still() or self._is_closed or not self._model.has(self.name):
+            return
+        if self._state is SessionState.CONNECTED and self._is_reached:
+            self.last_contact_at = asyncio.get_running_loop().time()
+        if self._watch.look():
+            self._model.expire(self)
+            return
+        every_s = LoopWatch.every_s(self._model.session_timeout_s)
+        asyncio.get_running_loop().call_later(every_s, self.loop_hangs, still, context=self._model.context)
 
     def saw(self, touched: Touched) -> None:
         self._fire(self._watches.take(touched))

@@ -16,7 +16,7 @@ from headrace.client.admin.aio import Admin
 from headrace.client.consumer.aio import Consumer
 from headrace.client.producer.aio import Producer
 from headrace.cluster.image import Image
-from headrace.cluster.store.model import ZooKeeperModel
+from headrace.cluster.store.model import ModelSession, ZooKeeperModel
 from headrace.cluster.store.node_store import NodeStore
 from headrace.runtime import Runtime
 from headrace.runtime.simulated import CrashModel, Host, HostDiedError, Simulation
@@ -87,6 +87,7 @@ class SimulatedBroker:
         self.broker: Broker | None = None
         #: Whether the store hears of it.
         self.reaches_store = True
+        self._sessions: list[ModelSession] = []
         self._ending: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -117,9 +118,14 @@ class SimulatedBroker:
         def reaches() -> bool:
             return self.reaches_store and host.life is life and host.alive
 
+        def session() -> ModelSession:
+            made = cluster.store.session(runtime.clock, reaches)
+            self._sessions = [*(one for one in self._sessions if cluster.store.has(one.name)), made]
+            return made
+
         store = NodeStore(
             runtime,
-            lambda: cluster.store.session(runtime.clock, reaches),
+            session,
             timeout_s=_STORE_TIMEOUT_S * cluster.pace,
             where="the store",
             snapshot_after_nodes=_SNAPSHOT_AFTER_NODES,
@@ -141,6 +147,22 @@ class SimulatedBroker:
 
         await self.host.start(stop(self.host.runtime))
         self.host.kill(power_loss=False)
+
+    def hang_loop(self) -> None:
+        """Let its event loop hang until the machine is resumed; the threads of its process go on."""
+        self.host.pause()
+        held, life = self.host.life.held, self.host.life
+
+        def still() -> bool:
+            return life.alive and held is not None and life.held is held
+
+        for session in self._sessions:
+            session.loop_hangs(still)
+
+    @property
+    def has_session(self) -> bool:
+        """Whether the store takes its process for alive."""
+        return any(self._cluster.store.has(session.name) for session in self._sessions)
 
     def kill(self) -> None:
         """End the process at once; what it had written is kept by the machine."""
@@ -312,6 +334,10 @@ class SimulatedCluster:
     def pause(self, node_id: int) -> None:
         """Let a broker hang: it does nothing, and its connections stay open."""
         self.brokers[node_id].host.pause()
+
+    def hang_loop(self, node_id: int) -> None:
+        """Let a broker's event loop hang, and with it all that it does; the session with the store has a thread."""
+        self.brokers[node_id].hang_loop()
 
     def resume(self, node_id: int) -> None:
         self.brokers[node_id].host.resume()

@@ -15,6 +15,8 @@ MESSAGES = "protocol"
 COORDINATORS = {"coordination", "groups", "transactions"}
 # Both ends of one thing, in rooms that may not import each other; and what is the same word for the same.
 SHARED = {
+    "ClusterView": "what a broker and what a client has heard of its cluster",
+    "PatternType": "of the controller, and of Admin",
     "Cluster": "one that a test starts, and one that Spark's driver is connected to",
     "ConfigEntry": "of the controller, and of Admin",
     "ConfigSource": "of the controller, and of Admin",

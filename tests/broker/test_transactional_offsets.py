@@ -79,34 +79,6 @@ def test_a_commit_does_not_overtake_the_offsets_that_are_being_loaded(tmp_path: 
     assert not failures
 
 
-def test_offsets_are_committed_in_the_partition_that_keeps_the_group(tmp_path: Path, failures: list[str]) -> None:
-    """Since `__consumer_offsets` was given more partitions, the group is in another one than it belongs to."""
-    with broker(str(tmp_path / "data"), SETTINGS) as kafka, Admin({"bootstrap.servers": kafka.address}) as admin:
-        admin.create_topics([NewTopic("t", 1, 1)]).all()
-        admin.alter_group_offsets("g", {("t", 0): 5}).all()
-        admin.create_partitions({CONSUMER_OFFSETS: 8})
-    with broker(str(tmp_path / "data"), SETTINGS) as kafka:
-        address = {"bootstrap.servers": kafka.address}
-        assert kafka.call(lambda inside: inside.groups.coordinator.partition_of("g")) != 0
-        with (
-            Admin(address) as admin,
-            Producer({**address, "transactional.id": "tid"}) as producer,
-            Consumer({**address, "group.id": "g", "enable.auto.commit": False}) as consumer,
-        ):
-
-            def found() -> list[int]:
-                return [one.offset for one in admin.list_group_offsets(["g"])["g"].values()]
-
-            eventually(lambda: found() == [5])
-            consumer.assign([("t", 0)])
-            producer.init_transactions()
-            producer.begin_transaction()
-            producer.send_offsets_to_transaction({("t", 0): 7}, consumer.group_metadata())
-            producer.commit_transaction()
-            eventually(lambda: found() == [7])
-    assert not failures
-
-
 def test_a_transaction_ends_also_where_no_batch_is_small_enough(tmp_path: Path, failures: list[str]) -> None:
     with broker(str(tmp_path / "data"), SETTINGS) as kafka:
         address = {"bootstrap.servers": kafka.address}

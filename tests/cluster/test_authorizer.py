@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.cluster.acl_authorizer import AclAuthorizer, is_authorized
-from headrace.cluster.acls import Acl, Operation, Pattern, Permission, Resource
+from headrace.cluster.acls import Acl, Operation, PatternType, Permission, Resource
 from headrace.cluster.authorizer import Reason, Rules, java_host, parse_super_users
 from headrace.cluster.broker_config import BrokerConfig
 from headrace.cluster.image import Image
@@ -34,7 +34,9 @@ def vectors() -> Iterator[dict[str, Any]]:
 
 
 def acl(permission: str, principal: str, operation: str, kind: str, pattern: str, name: str, host: str = "*") -> Acl:
-    return Acl(Permission[permission], principal, host, Operation[operation], Resource[kind], Pattern[pattern], name)
+    return Acl(
+        Permission[permission], principal, host, Operation[operation], Resource[kind], PatternType[pattern], name
+    )
 
 
 def test_every_verdict_is_that_of_the_real_authorizer() -> None:
@@ -173,7 +175,7 @@ def test_rules_follow_the_metadata() -> None:
         id=b"1" * 16,
         resource_type=Resource.TOPIC,
         resource_name="t",
-        pattern_type=Pattern.LITERAL,
+        pattern_type=PatternType.LITERAL,
         principal=ALICE,
         host="*",
         operation=Operation.READ,
@@ -201,7 +203,7 @@ def test_nobody_is_everyone() -> None:
             id=b"1" * 16,
             resource_type=Resource.TOPIC,
             resource_name="*",
-            pattern_type=Pattern.LITERAL,
+            pattern_type=PatternType.LITERAL,
             principal="User:*",
             host="*",
             operation=Operation.ALL,

@@ -90,11 +90,10 @@ def test_a_broker_that_stays_away_is_said_once_and_then_rarely(caplog: pytest.Lo
 
 
 def test_a_broker_names_once_what_was_set_and_has_no_effect(caplog: pytest.LogCaptureFixture) -> None:
-    given = {"background.threads": "20", "num.network.threads": "3", "authorizer.class.name": "a.b.C"}
+    given = {"background.threads": "20", "num.network.threads": "3", "log.cleaner.threads": "2"}
     with caplog.at_level(logging.WARNING, "headrace.broker"), broker(overrides=given):
         pass
     said = [record.getMessage() for record in caplog.records]
     assert said == [
-        "settings that are accepted, and have no effect here: authorizer.class.name, background.threads",
-        "authorizer.class.name is set, and nobody's rights are checked: everyone may do everything",
+        "settings that are accepted, and have no effect here: background.threads, log.cleaner.threads",
     ]

@@ -76,7 +76,7 @@ class Resource(IntEnum):
     USER = 7
 
 
-class Pattern(IntEnum):
+class PatternType(IntEnum):
     """Which names a rule is about: those equal to its own, or those that begin with it."""
 
     MATCH = 2  # in filters: every pattern that the name falls under
@@ -92,7 +92,7 @@ class Permission(IntEnum):
 _RESOURCES: Final = frozenset(map(int, Resource))
 _OPERATIONS: Final = frozenset(map(int, Operation))
 _PERMISSIONS: Final = frozenset(map(int, Permission))
-_PATTERNS: Final = frozenset(map(int, Pattern))
+_PATTERNS: Final = frozenset(map(int, PatternType))
 #: What an ALLOW gives besides its own operation. A DENY takes away its own alone.
 IMPLIED: Final = {
     Operation.READ: Operation.DESCRIBE,
@@ -158,7 +158,7 @@ class Acl(NamedTuple):
     def __str__(self) -> str:
         """As `headrace acl list` shows it."""
         where = "" if self.host == ANY_HOST else f" from {self.host}"
-        prefix = "prefix " if self.pattern == Pattern.PREFIXED else ""
+        prefix = "prefix " if self.pattern == PatternType.PREFIXED else ""
         return (
             f"{Permission(self.permission).name.lower()} {self.principal} {Operation(self.operation).name.lower()} "
             f"on {Resource(self.resource).name.lower()} {prefix}{self.name}{where}"
@@ -203,7 +203,7 @@ def create(image: Image, request: CreateAclsRequest, new_id: Callable[[], bytes]
 
 def _is_filter(creation: AclCreation) -> bool:
     codes = (creation.resource_type, creation.resource_pattern_type, creation.operation, creation.permission_type)
-    return ANY in codes or creation.resource_pattern_type == Pattern.MATCH
+    return ANY in codes or creation.resource_pattern_type == PatternType.MATCH
 
 
 def _creation_problem(creation: AclCreation) -> ApiError:
@@ -212,7 +212,7 @@ def _creation_problem(creation: AclCreation) -> ApiError:
         problem = "A rule names its resource type, pattern, operation and permission; ANY and MATCH are for filters."
     elif creation.resource_type not in _RESOURCES:
         problem = "Invalid resourceType UNKNOWN"
-    elif creation.resource_pattern_type not in (Pattern.LITERAL, Pattern.PREFIXED):
+    elif creation.resource_pattern_type not in (PatternType.LITERAL, PatternType.PREFIXED):
         problem = "Invalid patternType UNKNOWN"
     elif creation.operation not in _OPERATIONS:
         problem = "Invalid operation UNKNOWN"
@@ -255,13 +255,13 @@ def matcher(wanted: DescribeAclsRequest | DeleteAclsFilter) -> Callable[[Acl], b
 
 
 def _names_match(acl: Acl, name: str | None, pattern: int) -> bool:
-    if pattern not in (ANY, Pattern.MATCH, acl.pattern):
+    if pattern not in (ANY, PatternType.MATCH, acl.pattern):
         return False
     if name is None:
         return True
-    if pattern != Pattern.MATCH:
+    if pattern != PatternType.MATCH:
         return acl.name == name
-    if acl.pattern == Pattern.PREFIXED:
+    if acl.pattern == PatternType.PREFIXED:
         return name.startswith(acl.name)
     return acl.name in (name, WILDCARD)
 

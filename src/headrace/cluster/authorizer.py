@@ -18,7 +18,17 @@ from enum import Enum
 from functools import lru_cache
 from typing import Final
 
-from headrace.cluster.acls import ANY_HOST, EVERYONE, IMPLIED, WILDCARD, Acl, Operation, Pattern, Permission, Resource
+from headrace.cluster.acls import (
+    ANY_HOST,
+    EVERYONE,
+    IMPLIED,
+    WILDCARD,
+    Acl,
+    Operation,
+    PatternType,
+    Permission,
+    Resource,
+)
 
 _ALL_BITS: Final = -1
 # What is asked first about "any resource of this kind", as Kafka does: who may this may all, by whatever setting.
@@ -110,7 +120,7 @@ class _OfKind:
         self.lengths: tuple[int, ...] = ()
 
     def change(self, acl: Acl, by: int) -> None:
-        by_name = self.prefixed if acl.pattern == Pattern.PREFIXED else self.literal
+        by_name = self.prefixed if acl.pattern == PatternType.PREFIXED else self.literal
         named = by_name.setdefault(acl.name, {})
         entry = named.setdefault((acl.principal, acl.host), _Entry())
         entry.change(acl, by)
@@ -118,7 +128,7 @@ class _OfKind:
             del named[acl.principal, acl.host]
             if not named:
                 del by_name[acl.name]
-        if acl.pattern == Pattern.PREFIXED and (by > 0 or acl.name not in by_name):
+        if acl.pattern == PatternType.PREFIXED and (by > 0 or acl.name not in by_name):
             length = len(acl.name)
             if by < 0:
                 self.lengths = tuple(sorted({len(name) for name in by_name}))
@@ -230,14 +240,14 @@ class Rules:
                 continue
             if acl.permission == Permission.ALLOW:
                 allowed.append(acl)
-            elif acl.pattern == Pattern.PREFIXED:
+            elif acl.pattern == PatternType.PREFIXED:
                 denied_prefixes.add(acl.name)
             elif acl.name == WILDCARD:
                 return False
             else:
                 denied_names.add(acl.name)
         for acl in allowed:
-            if acl.pattern == Pattern.LITERAL:
+            if acl.pattern == PatternType.LITERAL:
                 if acl.name == WILDCARD:
                     return True
                 if acl.name in denied_names:

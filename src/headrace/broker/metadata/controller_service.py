@@ -176,7 +176,10 @@ class ControllerService:
                 if self._writing is not None:
                     # What it appends was decided before, and is to be known as well.
                     await asyncio.wait([self._writing])
-                elif followed and (follower.image.offset < self.tail.end_offset or follower.is_behind_image):
+                elif follower.image.offset >= self.tail.end_offset and not follower.is_behind_image:
+                    # Nothing needs to be read, which a log whose disk failed would refuse.
+                    self._image = follower.image.copied()
+                elif followed:
                     # What is decided is to be followed, and would not be.
                     await follower.catch_up()
                 else:

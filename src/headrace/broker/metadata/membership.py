@@ -14,6 +14,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from headrace.broker.metadata.absent_brokers import AbsentBrokers
 from headrace.broker.metadata.controller_requests import ControllerRequests
 from headrace.broker.metadata.fetcher import MetadataFetcher
 from headrace.broker.metadata.service import ASK_TIMEOUT_S
@@ -23,9 +24,8 @@ from headrace.broker.peers import PeerConnection, Peers
 from headrace.broker.requests.dispatch import BROKER_CLIENT_ID
 from headrace.broker.requests.refusals import tells
 from headrace.cluster.brokers import ProducerIdBlock, Registration
-from headrace.cluster.decision import Decision
 from headrace.cluster.features import check_supported
-from headrace.cluster.image import Image, InconsistentMetadataError
+from headrace.cluster.image import InconsistentMetadataError
 from headrace.cluster.store import (
     Seat,
     SessionLostError,
@@ -33,10 +33,8 @@ from headrace.cluster.store import (
     StoreError,
     StoreMember,
     StoreRefusedError,
-    StoreUnavailableError,
 )
 from headrace.errors import (
-    BrokerIdNotRegisteredError,
     DuplicateBrokerRegistrationError,
     ErrorCode,
     HeadraceError,
@@ -93,9 +91,14 @@ class ClusterMembership:
         self.incarnation = broker.incarnation
         self.member = StoreMember(broker.node_id, self.incarnation)
         self.seat: Seat | None = None
-        self._living: dict[int, StoreMember] = {}
-        # Whose session is missed, and how long the store had been reached when that was noticed.
-        self._missed: dict[tuple[int, bytes], float] = {}
+        self._absent = AbsentBrokers(
+            self._clock,
+            store,
+            broker.metadata,
+            broker.controller,
+            grace_s=min(self._heartbeat_s, self._session_s),
+            grace_after_outage_s=self._session_s,
+        )
         #: How this broker follows another that is the controller.
         self.fetcher = MetadataFetcher(broker, self)
         #: As the controller: how far the others follow.
@@ -293,7 +296,7 @@ class ClusterMembership:
                     continue
                 self.observers.forget()
                 # Who was alive when this broker was the controller before says nothing of now.
-                self._living, self._missed = {}, {}
+                self._absent.forget()
                 await self._take_office(epoch)
                 former = self.seat
                 self._seat_is(Seat(epoch, self.member))
@@ -386,8 +389,7 @@ class ClusterMembership:
 
     def is_alive(self, node_id: int, incarnation: bytes) -> bool:
         """Whether that life of a broker has a session, as far as the controller here knows."""
-        member = self._living.get(node_id)
-        return member is not None and member.incarnation == incarnation
+        return self._absent.is_alive(node_id, incarnation)
 
     async def holder(self, node_id: int) -> StoreMember | None:
         """Which life of that broker has a session with the store."""
@@ -402,8 +404,9 @@ class ClusterMembership:
         """Fence whoever is gone, until another is the controller."""
         active = self._metadata.active
         telling = asyncio.ensure_future(_nothing() if former is None else self._tell_former(former))
-        self._living = await self._store.members()
-        watching = asyncio.ensure_future(self._store.members(self._living))
+        absent = self._absent
+        absent.living = await self._store.members()
+        watching = asyncio.ensure_future(self._store.members(absent.living))
         lost = asyncio.ensure_future(self._store.lost())
         over = asyncio.ensure_future(active.over.wait())
         unseated = asyncio.ensure_future(self._store.seat(Seat(epoch, self.member)))
@@ -417,7 +420,7 @@ class ClusterMembership:
                     decided_at = self._clock.monotonic()
                 elif self._clock.monotonic() - decided_at > self._powerless_s:
                     raise _PowerlessError(f"nothing has been decided for {self._powerless_s:g} s")
-                wait_s = self._fence_absent(deciding)
+                wait_s = absent.fence(deciding)
                 if self._clock.monotonic() >= balance_at and not deciding:
                     balance_at = self._clock.monotonic() + self._balance_s
                     deciding[_OF_ALL] = asyncio.ensure_future(self._balance())
@@ -433,8 +436,8 @@ class ClusterMembership:
                     active.resign("the store names another as the controller, or nobody")
                     return
                 if watching.done():
-                    self._living = watching.result()
-                    watching = asyncio.ensure_future(self._store.members(self._living))
+                    absent.living = watching.result()
+                    watching = asyncio.ensure_future(self._store.members(absent.living))
                 for whom in [whom for whom, decided in deciding.items() if decided.done()]:
                     decided_at = self._clock.monotonic()
                     deciding.pop(whom).result()
@@ -446,55 +449,6 @@ class ClusterMembership:
         if self._broker.config.get_bool("auto.leader.rebalance.enable"):
             with contextlib.suppress(RequestTimedOutError, KafkaStorageError):
                 await self._metadata.change(self._broker.controller.balance_leaders, followed=False)
-
-    def _fence_absent(self, deciding: dict[int, asyncio.Future[None]]) -> float | None:
-        """Fence brokers without a session; how long to wait before those whose time has not come yet."""
-        reached_s = self._store.reached_s
-        self._missed = {
-            (broker.node_id, broker.incarnation_id): self._missed.get(
-                (broker.node_id, broker.incarnation_id), reached_s
-            )
-            for broker in self._metadata.active.image.brokers.values()
-            if not broker.fenced and not self.is_alive(broker.node_id, broker.incarnation_id)
-        }
-        since = self._store.connected_since
-        unbroken_s = 0.0 if since is None else self._clock.monotonic() - since
-        # After the store was away all sessions may be over at once: those who live have the time to come back. Nothing
-        # says that it was when this broker has only just started: a moment is left to those who start with it.
-        grace_s = self._session_s if self._store.was_away else min(self._heartbeat_s, self._session_s)
-        wait_s: float | None = None
-        for (node_id, incarnation), missed_at in self._missed.items():
-            if node_id in deciding:
-                continue
-            # Also where the connection breaks again and again: each of them has had that time, all in all.
-            left_s = grace_s - max(unbroken_s, reached_s - missed_at)
-            if left_s <= 0:
-                deciding[node_id] = asyncio.ensure_future(self._fence_one(node_id, incarnation))
-            else:
-                left_s = _RETRY_S if since is None else left_s + 0.001
-                wait_s = left_s if wait_s is None else min(wait_s, left_s)
-        return wait_s
-
-    async def _fence_one(self, node_id: int, incarnation: bytes) -> None:
-        with contextlib.suppress(StoreUnavailableError):
-            # The connection may be new, and what was read before it old.
-            living = (await self._store.members()).get(node_id)
-            if living is None or living.incarnation != incarnation:
-                await self._fence_absent_one(node_id)
-                return
-        await asyncio.sleep(_RETRY_S)  # then it is looked at again
-
-    async def _fence_absent_one(self, node_id: int) -> None:
-        log.warning("broker %d is gone: it is fenced, and others lead what it led", node_id)
-        fence = functools.partial(_fence, self._broker, node_id)
-        try:
-            await self._metadata.change(fence, followed=False)
-            # What it led has other leaders now, or everything is done already.
-            await self._metadata.change(fence, followed=False)
-        except (RequestTimedOutError, BrokerIdNotRegisteredError):
-            await asyncio.sleep(_RETRY_S)  # then it is tried again
-        except KafkaStorageError:
-            await asyncio.sleep(_REFUSED_RETRY_S_MAX)  # the store does not take it, as was said
 
     # --- heartbeats
 
@@ -657,7 +611,3 @@ class ClusterMembership:
 
 async def _nothing() -> None:
     """Nobody was the controller, as far as is known."""
-
-
-def _fence(broker: Broker, node_id: int, image: Image) -> Decision[None]:
-    return broker.controller.fence_broker(image, node_id)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from headrace.errors import KafkaError
 from headrace.protocol.schema import Schema
 
-#: What the places of an error are called; the second by AddPartitionsToTxn alone.
-_PLACES: Final = ("error_code", "partition_error_code")
+
+def _is_place(name: str) -> bool:
+    """Whether a field of an answer says if what was asked for is done. Some answers have several, of several things."""
+    return name.endswith("error_code") and name != "topic_config_error_code"  # why a configuration is not shown
 
 
 def refuse(response: Any, error: KafkaError, *, everywhere: bool = False) -> bool:
@@ -25,7 +27,7 @@ def refuse(response: Any, error: KafkaError, *, everywhere: bool = False) -> boo
     found = False
     for declared in schema.fields:
         value = getattr(response, declared.name)
-        if declared.name not in _PLACES:
+        if not _is_place(declared.name):
             found |= refuse(value, error, everywhere=everywhere)
             continue
         found = True
@@ -52,7 +54,7 @@ def tells(response: Any, code: int) -> bool:
         return False
     return any(
         getattr(response, declared.name) == code
-        if declared.name in _PLACES
+        if _is_place(declared.name)
         else tells(getattr(response, declared.name), code)
         for declared in schema.fields
     )

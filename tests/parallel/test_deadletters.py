@@ -15,14 +15,14 @@ import pytest
 from tests.parallel.helpers import config, fill, make_topic, stop
 from tests.waiting import eventually
 
-from headrace import Producer
+from headrace import Producer, metrics
 from headrace.cli.app import run
 from headrace.client.errors import BufferExhaustedError
 from headrace.client.ranges import RangeReader
 from headrace.errors import InvalidTopicError
 from headrace.parallel import Counters, ParallelConsumer, PartitionState, Reject, Retry, Snapshot
 from headrace.parallel.deadletters import DeadLetters
-from headrace.parallel.view import LiveView, MetricsPage, lines
+from headrace.parallel.view import LiveView, lines
 from headrace.topics import TopicPartition
 
 pytestmark = pytest.mark.slow
@@ -286,7 +286,7 @@ def test_watch_draws_until_it_is_stopped() -> None:
 
 
 def test_the_metrics_page_is_served() -> None:
-    with MetricsPage(snapshot(7).prometheus, 0) as page:
+    with metrics.serve(0, snapshot(7)) as page:
         with urllib.request.urlopen(f"http://127.0.0.1:{page.port}/metrics") as answer:
             assert 'headrace_parallel_handled_total{group="billing"} 7' in answer.read().decode()
         with pytest.raises(urllib.error.HTTPError) as refused:

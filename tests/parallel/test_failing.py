@@ -17,7 +17,7 @@ from tests.parallel.churn import PARTITIONS, run_churn
 from tests.parallel.helpers import Seen, commits, config, fill, make_topic, stop
 from tests.waiting import eventually
 
-from headrace import Consumer, Producer
+from headrace import Consumer, Producer, metrics
 from headrace.parallel import Model, ParallelConsumer, Pool, Ranges, Reject, RetriesExhaustedError, Retry, Window
 from headrace.parallel.retries import ATTEMPT, DUE_MS, ERROR, ORIGIN_OFFSET, ORIGIN_TOPIC, REASON, header
 from headrace.runtime.signals import ECHO_S
@@ -291,9 +291,9 @@ def test_metrics_are_prometheus_text(address: str, new_topic: Callable[..., str]
     consumer = ParallelConsumer(seen, topics=[topic], group='my "group"', config=config(address))
     consumer.start()
     eventually(lambda: consumer.snapshot().counters.handled == 10, "all")
-    text = consumer.prometheus()
+    text = metrics.text(consumer)
     stop(consumer)
     assert 'headrace_parallel_handled_total{group="my \\"group\\""} 10' in text
-    assert f'headrace_parallel_partition_window_end{{group="my \\"group\\"",topic="{topic}",partition="0"}} 10' in text
+    assert f'headrace_parallel_partition_window_end{{group="my \\"group\\"",partition="0",topic="{topic}"}} 10' in text
     for line in text.splitlines():
         assert line.startswith(("# HELP ", "# TYPE ", "headrace_parallel_")), line

@@ -22,6 +22,7 @@ from headrace.broker.metadata.membership import ClusterMembership
 from headrace.broker.metadata.quorum import Observers, Quorum
 from headrace.broker.metadata.service import MetadataService
 from headrace.broker.metadata.store_patience import StorePatience
+from headrace.broker.metrics import serving as metrics
 from headrace.broker.partitions.checks import Checks
 from headrace.broker.partitions.fetch_at_once import KnownFetches
 from headrace.broker.partitions.fetch_sessions import FetchSessions
@@ -95,6 +96,8 @@ class Broker:
         self._compaction_worker = compaction_worker
         self.listener_settings: list[ListenerSetting] = parse_listeners(config)
         self.addresses: list[tuple[str, int]] = []
+        #: Where Prometheus reads the metrics, if they are served.
+        self.metrics_address: str | None = None
         self.pipeline = RequestPipeline(self)
         self.pipeline.access.broker_listeners = broker_listeners(self.listener_settings, config)
         limits = ConnectionLimits(
@@ -299,6 +302,9 @@ class Broker:
             await self._directory_reports.tell()
             self._start_services()
             self.pipeline.serve_with(self._services())
+            if metrics.is_wanted(config):
+                self.metrics_address, close = metrics.begin(self)
+                self._to_close.append(close)
             self.acceptor.open()
             if self.membership is not None:
                 await self.membership.serve()

@@ -16,8 +16,9 @@ from headrace.cli.completing import groups_there, of, topics_there
 from headrace.cli.options import Target, only, pairs, targeted
 from headrace.cli.output import note, usage
 from headrace.client.consumer.config import CONSUMER_CONFIGS
+from headrace.metrics import serve
 from headrace.parallel import Consumers, Model, ParallelConsumer, Pool, Ranges, Retry, Window
-from headrace.parallel.view import LiveView, MetricsPage
+from headrace.parallel.view import LiveView
 
 _MODELS = ("pool", "window", "consumers", "ranges")
 _ORDERS = ("partition", "key", "none")
@@ -89,8 +90,8 @@ def command(
     )
     with contextlib.ExitStack() as stack:
         if metrics_port is not None:
-            page = stack.enter_context(MetricsPage(consumer.prometheus, metrics_port))
-            note(f"metrics at http://127.0.0.1:{page.port}/metrics")
+            exporter = stack.enter_context(serve(metrics_port, consumer))
+            note(f"metrics at {exporter.address}")
         if watch:
             # Log lines between the pictures would tear them apart; what they tell is counted in the view.
             stack.enter_context(LiveView(consumer.snapshot))

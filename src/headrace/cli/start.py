@@ -82,6 +82,9 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument(
         "--adopt", action="store_true", help="keep the data beside what else is in the directory, which is left alone"
     )
+    found.add_argument(
+        "--metrics-port", metavar="PORT", help="serve /metrics for Prometheus on this port of 127.0.0.1 (0: a free one)"
+    )
     found.add_argument("--log-level", choices=LEVELS, default="info", help="what is worth a line (default: info)")
     return found
 
@@ -103,6 +106,8 @@ def read_settings(options: argparse.Namespace) -> dict[str, RawValue]:
         settings["log.dirs"] = str(default_directory())
     if options.listen is not None or "listeners" not in given:
         settings["listeners"] = _listener(options.listen or DEFAULT_LISTEN)
+    if options.metrics_port is not None:
+        settings["headrace.metrics.port"] = options.metrics_port
     settings.update(overrides)
     if "advertised.listeners" not in settings:
         _advertise(settings)
@@ -306,6 +311,7 @@ def banner(broker: Broker) -> str:
         f"  data           {', '.join(broker.directories.online_paths)}",
         f"  node           {broker.node_id}, cluster {broker.cluster_id}",
         f"  topics         {len(broker.image.topics)}, partitions {len(broker.replicas.partitions)}",
+        *([f"  metrics        {broker.metrics_address}"] if broker.metrics_address else []),
         "",
         f"  clients        bootstrap.servers={address}",
         f"  try            headrace topic create events --partitions 3{option}",

@@ -232,6 +232,11 @@ class LogDirectories:
                 described.append(DirectoryInfo(directory.path, str(error), -1, -1, []))
         return described
 
+    @property
+    def offline_count(self) -> int:
+        """Directories whose disk failed."""
+        return len(self._directories) - len(self._online())
+
     def _online(self) -> list[Directory]:
         return [directory for directory in self._directories if directory.offline is None]
 

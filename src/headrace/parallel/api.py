@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any, ParamSpec, Unpack
+from typing import TYPE_CHECKING, Any, ParamSpec, Unpack
 
 from headrace.client.configs import common_config, has_no_effect, merge
 from headrace.client.consumer.config import CONSUMER_CONFIGS
@@ -35,6 +35,9 @@ from headrace.parallel.workers import Coroutines, HandlerWorkers, Threads
 from headrace.runtime import Clock
 from headrace.runtime.real import RealClock
 from headrace.runtime.signals import Asked, StopRequests, stop_signals
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
 
 log = logging.getLogger("headrace.parallel")
 
@@ -314,9 +317,9 @@ class ParallelConsumer:
             found = [engine.member.snapshot() for engine in self._engines]
         return combine(found, self.plan.group)
 
-    def prometheus(self) -> str:
-        """The snapshot as Prometheus scrapes it."""
-        return self.snapshot().prometheus()
+    def collect(self) -> Iterator[Metric]:
+        """The snapshot as prometheus-client takes it: `headrace.metrics.serve(9404, consumer)`."""
+        return self.snapshot().collect()
 
     # --- inside -----------------------------------------------------------------------------------------------------
 

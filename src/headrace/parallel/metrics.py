@@ -1,11 +1,15 @@
-"""What can be seen from outside: counters, the state of each partition, and both as Prometheus text or a log line."""
+"""What can be seen from outside: counters, the state of each partition, and both for Prometheus or as a log line."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING
 
 from headrace.topics import TopicPartition
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
 
 
 @dataclass(slots=True)
@@ -104,13 +108,15 @@ class Snapshot:
             f"{c.failures}, to retry topic {c.retry_topic}, dead letters {c.dead_letters}, stalls {c.stalls}"
         )
 
-    def prometheus(self) -> str:
-        """The text format that Prometheus scrapes."""
-        group = f'group="{_escaped(self.group)}"'
-        lines: list[str] = []
+    def collect(self) -> Iterator[Metric]:
+        """As prometheus-client wants it (`headrace.metrics`)."""
+        # Here, so that consuming starts without it.
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
         for name, help_text in _HELP.items():
-            metric = f"headrace_parallel_{name}_total"
-            lines += _metric(metric, "counter", help_text, [(group, getattr(self.counters, name))])
+            total = CounterMetricFamily(f"headrace_parallel_{name}", help_text, labels=["group"])
+            total.add_metric([self.group], getattr(self.counters, name))
+            yield total
         gauges = (
             ("workers", "Workers.", self.workers),
             ("workers_busy", "Workers with something to do.", self.busy),
@@ -118,39 +124,30 @@ class Snapshot:
             ("buffered_bytes", "Bytes of those.", self.buffered_bytes),
         )
         for name, help_text, value in gauges:
-            lines += _metric(f"headrace_parallel_{name}", "gauge", help_text, [(group, value)])
-        labels = [
-            f'{group},topic="{_escaped(one.partition.topic)}",partition="{one.partition.partition}"'
-            for one in self.partitions
-        ]
-        per_partition = (
-            ("incomplete", "Unfinished records.", [one.incomplete for one in self.partitions]),
-            ("in_flight", "Records with a worker.", [one.in_flight for one in self.partitions]),
-            ("held", "Records of the retry topic that are not due.", [one.held for one in self.partitions]),
-            ("window_start", "The first unfinished offset.", [_or_nan(one.start) for one in self.partitions]),
-            ("window_end", "The next offset to read.", [_or_nan(one.end) for one in self.partitions]),
-            ("oldest_age_seconds", "Age of the oldest unfinished record.", [o.oldest_age_s for o in self.partitions]),
-            ("paused", "Whether reading is paused.", [int(one.paused) for one in self.partitions]),
-        )
-        for name, help_text, values in per_partition:
-            lines += _metric(f"headrace_parallel_partition_{name}", "gauge", help_text, zip(labels, values))
-        return "\n".join(lines) + "\n"
+            gauge = GaugeMetricFamily(f"headrace_parallel_{name}", help_text, labels=["group"])
+            gauge.add_metric([self.group], value)
+            yield gauge
+        for name, help_text, of in _OF_PARTITION:
+            labels = ["group", "topic", "partition"]
+            gauge = GaugeMetricFamily(f"headrace_parallel_partition_{name}", help_text, labels=labels)
+            for one in self.partitions:
+                gauge.add_metric([self.group, one.partition.topic, str(one.partition.partition)], of(one))
+            yield gauge
 
 
 def _or_nan(value: int | None) -> float:
     return float("nan") if value is None else value
 
 
-def _metric(name: str, kind: str, help_text: str, samples: Iterable[tuple[str, float]]) -> list[str]:
-    return [
-        f"# HELP {name} {help_text}",
-        f"# TYPE {name} {kind}",
-        *(f"{name}{{{labels}}} {'NaN' if value != value else value}" for labels, value in samples),
-    ]
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+_OF_PARTITION: tuple[tuple[str, str, Callable[[PartitionState], float]], ...] = (
+    ("incomplete", "Unfinished records.", lambda one: one.incomplete),
+    ("in_flight", "Records with a worker.", lambda one: one.in_flight),
+    ("held", "Records of the retry topic that are not due.", lambda one: one.held),
+    ("window_start", "The first unfinished offset.", lambda one: _or_nan(one.start)),
+    ("window_end", "The next offset to read.", lambda one: _or_nan(one.end)),
+    ("oldest_age_seconds", "Age of the oldest unfinished record.", lambda one: one.oldest_age_s),
+    ("paused", "Whether reading is paused.", lambda one: int(one.paused)),
+)
 
 
 def combine(snapshots: list[Snapshot], group: str = "") -> Snapshot:

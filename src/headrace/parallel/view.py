@@ -1,8 +1,7 @@
-"""A live view of parallel consuming for a terminal, and an HTTP page for Prometheus."""
+"""A live view of parallel consuming for a terminal."""
 
 from __future__ import annotations
 
-import http.server
 import shutil
 import sys
 import threading
@@ -110,37 +109,3 @@ class LiveView:
             before = now
             if self._stopped.wait(self._every_s):
                 return
-
-
-class MetricsPage:
-    """`http://…:port/metrics`, for Prometheus. Port 0 takes a free one (see `port`)."""
-
-    def __init__(self, text: Callable[[], str], port: int, host: str = "127.0.0.1") -> None:
-        class PageHandler(http.server.BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                if self.path.split("?")[0] != "/metrics":
-                    self.send_error(404, "only /metrics is here")
-                    return
-                body = text().encode()
-                self.send_response(200)
-                self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, format: str, *args: object) -> None:
-                """A scrape every few seconds is nothing to write down."""
-
-        self._server = http.server.ThreadingHTTPServer((host, port), PageHandler)
-        self._server.daemon_threads = True
-        self.port: int = self._server.server_address[1]
-        self._thread = threading.Thread(target=self._server.serve_forever, name="headrace-metrics", daemon=True)
-
-    def __enter__(self) -> MetricsPage:
-        self._thread.start()
-        return self
-
-    def __exit__(self, kind: object, error: object, traceback: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()

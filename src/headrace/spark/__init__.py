@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headrace.spark.foreach_batch import abort_orphan, exactly_once, write_once
     from headrace.spark.lag import track_lag
+    from headrace.spark.metrics import SparkQueries
     from headrace.spark.packaging import package
     from headrace.spark.source import HeadraceSource
     from headrace.spark.starting import session
 
 _LAZY = {
     "HeadraceSource": "headrace.spark.source",
+    "SparkQueries": "headrace.spark.metrics",
     "abort_orphan": "headrace.spark.foreach_batch",
     "exactly_once": "headrace.spark.foreach_batch",
     "package": "headrace.spark.packaging",
@@ -25,7 +27,16 @@ _LAZY = {
     "write_once": "headrace.spark.foreach_batch",
 }
 
-__all__ = ["HeadraceSource", "abort_orphan", "exactly_once", "package", "session", "track_lag", "write_once"]
+__all__ = [
+    "HeadraceSource",
+    "SparkQueries",
+    "abort_orphan",
+    "exactly_once",
+    "package",
+    "session",
+    "track_lag",
+    "write_once",
+]
 
 
 def __getattr__(name: str) -> Any:

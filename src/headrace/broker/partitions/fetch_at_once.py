@@ -178,6 +178,7 @@ def _read(
             return None
         if records:
             log.check_read(found, records)
+            partition.traffic.bytes_out += length
     except (KafkaError, WouldBlockError, DiskError, CorruptBatchError):
         return None
     return high_watermark, stable, log_start, records

@@ -514,8 +514,13 @@ class Fetching:
                 topic, last = FetchableTopicResponse(topic=wanted.topic, topic_id=wanted.topic_id, partitions=[]), name
                 response.responses.append(topic)
             topic.partitions.append(data)
-            if self.throttle is not None and read.slice is not None and read.partition is not None:
-                self.throttle.count(read.partition, read.slice.length)
+            if read.slice is not None and read.partition is not None:
+                if self.replica_id < 0:
+                    read.partition.traffic.bytes_out += read.slice.length
+                else:
+                    read.partition.traffic.replication_bytes_out += read.slice.length
+                    if self.throttle is not None:
+                        self.throttle.count(read.partition, read.slice.length)
             if data.error_code in _TELL_LEADER:
                 tells_leader = True
         if incremental and session is not None:

@@ -19,6 +19,7 @@ from contextlib import AbstractAsyncContextManager
 from headrace.broker.partitions.late_appends import LateAppend
 from headrace.broker.partitions.leadership import NO_LEADER, NO_LEADER_EPOCH, Isolation, Leadership
 from headrace.broker.partitions.purgatory import Watchers
+from headrace.broker.partitions.traffic import Traffic
 from headrace.broker.partitions.turns import LogTurns
 from headrace.broker.replication.commits import Commits
 from headrace.broker.replication.deletions import Deletions, low_watermark
@@ -59,6 +60,7 @@ class Partition:
         "leadership",
         "log",
         "state",
+        "traffic",
         "turns",
         "watchers",
         "writer",
@@ -80,6 +82,7 @@ class Partition:
         #: Who waits for something to be committed; and who for something to be appended: followers.
         self.watchers = Watchers()
         self.append_watchers = Watchers()
+        self.traffic = Traffic()
         #: What a leader of more than one replica knows; None for any other.
         self.state: LeaderState | None = None
         #: The leader epoch whose role is in effect; others wait for their turn at the writer.
@@ -179,6 +182,8 @@ class Partition:
     def _change_role(self) -> None:
         """Begin a leader epoch: what is appended from now on belongs to it, what was asked for before does not."""
         self.state = None
+        self.traffic.look(self.log.end_offset)
+        self.traffic.leads_no_more()
         self._commits.forget()
         self._commits.end(NotLeaderOrFollowerError, "the leader epoch ended before this was committed")
         self._end_deletions("the leader epoch ended before every replica had deleted the records")
@@ -217,6 +222,7 @@ class Partition:
             self._was_committed()
         self._surroundings.role_changed(self)
         if leadership.leader_id == self._own_id:
+            self.traffic.leads_from(self.log.end_offset)
             self._sync_rest()
 
     def go_offline(self, reason: str) -> None:
@@ -403,6 +409,7 @@ class Partition:
         if state.appended(end_offset, self._surroundings.now_ms()):
             self._was_committed()
         if not appended.duplicate:
+            self.traffic.bytes_in += nbytes
             self.append_watchers.on_append(nbytes)
             self._after_roll(appended)
         if acks != -1 or state.high_watermark >= end_offset:
@@ -491,6 +498,7 @@ class Partition:
 
     def copied(self, appended: Appended, nbytes: int) -> None:
         """A follower has appended what its leader sent."""
+        self.traffic.replication_bytes_in += nbytes
         self._commits.appended(appended.last_offset + 1, nbytes)
         self._after_roll(appended)
 
@@ -586,6 +594,7 @@ class Partition:
     def _after(self, appended: Appended, nbytes: int) -> None:
         if appended.duplicate:
             return
+        self.traffic.bytes_in += nbytes
         self.watchers.on_append(nbytes)
         self._after_roll(appended)
 

@@ -84,6 +84,11 @@ class Replicas:
             raise KafkaStorageError(f"{topic}-{index} is offline: {offline.reason}")
         raise UnknownTopicOrPartitionError(f"there is no partition {topic}-{index} on this broker")
 
+    @property
+    def offline_count(self) -> int:
+        """Replicas here that cannot be served."""
+        return len(self._offline) + sum(partition.is_offline for partition in self.partitions.values())
+
     def writer(self, directory: str) -> DirectoryWriter:
         writer = self._writers.get(directory)
         if writer is None:

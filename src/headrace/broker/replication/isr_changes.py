@@ -7,6 +7,7 @@ of its leaders.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
 from headrace.broker.replication.leader import LeaderState, Proposal, Sent, Term
@@ -30,12 +31,25 @@ class _Asked(NamedTuple):
     proposal: Proposal
 
 
+@dataclass(slots=True)
+class IsrCounts:
+    """How often replicas left the in-sync ones, or came into sync, and how often the controller refused that."""
+
+    shrinks: int = 0
+    expands: int = 0
+    refused: int = 0
+
+    def copied(self) -> IsrCounts:
+        return replace(self)
+
+
 class IsrChanges:
     """What waits, and what is under way. No I/O: `next_request` gives what to send, the others take how it went."""
 
-    __slots__ = ("_in_flight", "_waiting")
+    __slots__ = ("_in_flight", "_waiting", "counts")
 
     def __init__(self) -> None:
+        self.counts = IsrCounts()
         self._waiting: dict[Key, _Asked] = {}
         self._in_flight: dict[Key, _Asked] | None = None
 
@@ -124,9 +138,12 @@ class IsrChanges:
         leader, proposal = one
         if data.error_code:
             error = ErrorCode(data.error_code)
+            self.counts.refused += 1
             self._after(key, one, leader.refused(proposal, error, now_ms))
             return
         before = leader.term
+        self.counts.shrinks += len(data.isr) < len(before.isr)
+        self.counts.expands += len(data.isr) > len(before.isr)
         term = Term(data.leader_id, data.leader_epoch, data.partition_epoch, before.replicas, tuple(data.isr))
         leader.accepted(proposal, term, now_ms)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from headrace.broker.peers import PeerConnection, Peers
 from headrace.broker.replication.coming import ComingFollowers
 from headrace.broker.replication.fetcher import ReplicaFetcher
-from headrace.broker.replication.isr_changes import IsrChanges
+from headrace.broker.replication.isr_changes import IsrChanges, IsrCounts
 from headrace.broker.replication.leader import LeaderState, Proposal
 from headrace.broker.replication.throttles import ReplicationThrottle, Throttles
 from headrace.broker.requests.dispatch import BROKER_CLIENT_ID
@@ -79,6 +79,10 @@ class ReplicationManager:
         self._is_closed = False
 
     # --- what partitions and fetchers ask for
+
+    @property
+    def isr_counts(self) -> IsrCounts:
+        return self._changes.counts
 
     @property
     def node_id(self) -> int:

@@ -526,10 +526,15 @@ class ConsumerBase(ABC):
         assert core.membership is not None
         core.membership.request_rejoin(reason)
 
-    @exclusive
+    @property
+    def client_id(self) -> str:
+        """`client.id`, or the name that it was given."""
+        return str(self._setup.values["client.id"])
+
     def metrics(self) -> dict[str, float]:
-        """Counters, under Kafka's names."""
-        return self._use().metrics()
+        """Counters, under Kafka's names. Any thread may ask."""
+        core = self._core
+        return {} if core is None else core.metrics()
 
 
 def deadline_of(timeout: float, now: float) -> float:

@@ -168,6 +168,11 @@ class ProducerCalls:
         """How long a call waits that was given no time: `max.block.ms`."""
         return self._settings.max_block_ms / 1000 if timeout is None else timeout
 
+    @property
+    def client_id(self) -> str:
+        """`client.id`, or the name that it was given."""
+        return str(self._setup.values["client.id"])
+
     def metrics(self) -> dict[str, float]:
         """Counters and averages, under Kafka's names."""
         return self._sender.metrics()

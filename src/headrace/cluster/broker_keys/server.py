@@ -11,12 +11,13 @@ from headrace.cluster.broker_keys.row import (
     LIST,
     LONG,
     LOW,
+    PASSWORD,
     PER_BROKER,
     STRING,
     BrokerKey,
     broker_key,
 )
-from headrace.config import INT32_MAX, INT64_MAX, at_least, list_of, list_of_any
+from headrace.config import INT32_MAX, INT64_MAX, at_least, between, list_of, list_of_any
 
 SERVER_KEYS: tuple[BrokerKey, ...] = (
     broker_key(
@@ -55,6 +56,28 @@ SERVER_KEYS: tuple[BrokerKey, ...] = (
     ),
     broker_key("fetch.purgatory.purge.interval.requests", INT, 1000),
     broker_key("inter.broker.listener.name", STRING, None, doc="The listener that brokers use among themselves."),
+    broker_key(
+        "headrace.metrics.host",
+        STRING,
+        "127.0.0.1",
+        internal=True,
+        doc="Where metrics are served for Prometheus; an address that others reach needs headrace.metrics.token.",
+    ),
+    broker_key(
+        "headrace.metrics.port",
+        INT,
+        -1,
+        check=between(-1, 65_535),
+        internal=True,
+        doc="The port of /metrics for Prometheus; -1: none, 0: any that is free.",
+    ),
+    broker_key(
+        "headrace.metrics.token",
+        PASSWORD,
+        None,
+        internal=True,
+        doc="What Prometheus has to show to read them (Authorization: Bearer).",
+    ),
     broker_key("kafka.metrics.polling.interval.secs", INT, 10, check=at_least(1), importance=LOW),
     broker_key("kafka.metrics.reporters", LIST, (), check=list_of_any(), importance=LOW),
     broker_key(

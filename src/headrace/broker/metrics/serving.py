@@ -1,0 +1,63 @@
+"""A broker's page for Prometheus: off unless `headrace.metrics.port` asks for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from headrace.broker.requests.request_metrics import Times
+from headrace.config import Password
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+    from headrace.cluster.broker_config import BrokerConfig
+
+OFF = -1
+
+
+def is_wanted(config: BrokerConfig) -> bool:
+    return config.get_int("headrace.metrics.port") != OFF
+
+
+def begin(broker: Broker) -> tuple[str, Callable[[], Awaitable[None]]]:
+    """Serve the metrics of a broker: where, and what ends it."""
+    # Here, so that a broker that serves none starts without these.
+    from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
+
+    from headrace.broker.metrics.collector import BrokerCollector, watch_loop
+    from headrace.broker.metrics.readings import Readable
+    from headrace.metrics import Exporter
+
+    loop = asyncio.get_running_loop()
+    late = Times()
+    parts = Readable(
+        cluster=broker.cluster,
+        replicas=broker.replicas,
+        groups=broker.groups.coordinator,
+        metadata=broker.metadata,
+        directories=broker.directories,
+        acceptor=broker.acceptor,
+        requests=broker.pipeline.metrics,
+        isr=broker.replication.isr_counts,
+        loop_late=late,
+    )
+    registry = CollectorRegistry()
+    registry.register(BrokerCollector(parts, loop))
+    ProcessCollector(registry=registry)
+    PlatformCollector(registry=registry)
+    config = broker.started_with
+    token = config["headrace.metrics.token"]
+    exporter = Exporter(
+        registry,
+        config.get_int("headrace.metrics.port"),
+        host=str(config["headrace.metrics.host"]),
+        token=token.value if isinstance(token, Password) else None,
+    )
+    stop_watching = watch_loop(loop, late.add)
+
+    async def close() -> None:
+        stop_watching()
+        await loop.run_in_executor(None, exporter.close)
+
+    return exporter.address, close

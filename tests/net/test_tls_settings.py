@@ -94,8 +94,44 @@ def test_what_cannot_be_used_is_refused_and_no_secret_is_told(given: dict[str, A
 def test_a_store_of_javas_is_answered_with_how_to_convert_it(tmp_path: Path) -> None:
     store = tmp_path / "client.jks"
     store.write_bytes(bytes.fromhex("feedfeed00000002"))
-    with pytest.raises(ConfigError, match=r"is no PEM file.*openssl pkcs12"):
+    with pytest.raises(ConfigError, match=r"which only Java reads.*keytool -importkeystore .*client.p12"):
         context(ssl_keystore_location=str(store))
+
+
+def test_a_pkcs12_store_is_read_whatever_its_name_and_type(tmp_path: Path) -> None:
+    store = tmp_path / "store.jks"
+    store.write_bytes(AUTHORITY.pkcs12(CLIENT, "open sesame"))
+    given = {"ssl_keystore_location": str(store), "ssl_truststore_location": str(store), "ssl_keystore_type": "JKS"}
+    made = context(**given, ssl_keystore_password="open sesame", ssl_truststore_password="open sesame")
+    assert {name[0][0][1] for name in (one["subject"] for one in made.get_ca_certs())} == {"headrace test authority"}
+    with pytest.raises(ConfigError, match=r"cannot be opened \(is ssl.keystore.password right") as refused:
+        context(ssl_keystore_location=str(store), ssl_keystore_password="wrong secret")
+    assert "wrong secret" not in str(refused.value)
+
+
+def test_cipher_suites_by_javas_names() -> None:
+    named = {
+        "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256": "ECDHE-RSA-AES128-GCM-SHA256",
+        "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384": "ECDHE-ECDSA-AES256-GCM-SHA384",
+        "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256": "ECDHE-ECDSA-CHACHA20-POLY1305",
+        "TLS_DHE_RSA_WITH_AES_256_GCM_SHA384": "DHE-RSA-AES256-GCM-SHA384",
+        "TLS_RSA_WITH_AES_128_CBC_SHA": "AES128-SHA",
+        "TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA384": "ECDHE-RSA-AES256-SHA384",
+        "ECDHE-RSA-AES256-GCM-SHA384": "ECDHE-RSA-AES256-GCM-SHA384",
+    }
+    for name, expected in named.items():
+        made = context(ssl_cipher_suites=name)
+        assert [one["name"] for one in made.get_ciphers() if one["protocol"] != "TLSv1.3"] == [expected]
+        assert made.maximum_version is ssl.TLSVersion.TLSv1_2, "Java speaks no version without a suite of its own"
+    with_both = "TLS_AES_128_GCM_SHA256,TLS_AES_256_GCM_SHA384,TLS_CHACHA20_POLY1305_SHA256"
+    assert context(ssl_cipher_suites=with_both).minimum_version is ssl.TLSVersion.TLSv1_3
+    for wrong, words in (
+        ("TLS_NO_WITH_SUCH", "TLS_NO_WITH_SUCH is no cipher suite"),
+        ("TLS_AES_128_CCM_SHA256", "TLS 1.3"),
+    ):
+        if wrong in with_both or not hasattr(ssl.SSLContext, "set_ciphersuites") or "WITH" in wrong:
+            with pytest.raises(ConfigError, match=words):
+                context(ssl_cipher_suites=wrong)
 
 
 def test_checks_can_be_turned_off_by_either_name() -> None:

@@ -7,6 +7,7 @@ import contextlib
 import datetime
 import ipaddress
 import ssl
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,10 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def serving(certificate: Path) -> Callable[[], ssl.SSLContext]:
+    return lambda: server_context(certificate)
+
+
 def server_context(certificate: Path) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)
@@ -52,7 +57,7 @@ def server_context(certificate: Path) -> ssl.SSLContext:
 def test_bytes_travel_through_tls(certificate):
     async def main():
         network = real_runtime().network
-        listener = await network.listen(lambda: Recorder(echo=True), "127.0.0.1", 0, ssl=server_context(certificate))
+        listener = await network.listen(lambda: Recorder(echo=True), "127.0.0.1", 0, ssl=serving(certificate))
         port = listener.addresses[0][1]
         context = ssl.create_default_context(cafile=str(certificate))
         transport, client = await network.connect(Recorder, "127.0.0.1", port, ssl=context, timeout_s=60)
@@ -70,7 +75,7 @@ def test_bytes_travel_through_tls(certificate):
 def test_an_untrusted_certificate_fails_the_connect(certificate):
     async def main():
         network = real_runtime().network
-        listener = await network.listen(Recorder, "127.0.0.1", 0, ssl=server_context(certificate))
+        listener = await network.listen(Recorder, "127.0.0.1", 0, ssl=serving(certificate))
         with pytest.raises(ConnectFailedError, match="certificate verify failed"):
             await network.connect(
                 Recorder, "127.0.0.1", listener.addresses[0][1], ssl=ssl.create_default_context(), timeout_s=60
@@ -98,9 +103,7 @@ def test_a_peer_that_never_answers_the_handshake_is_given_up_in_time(certificate
 def test_a_client_that_never_shakes_hands_is_thrown_out(certificate):
     async def main():
         network = real_runtime().network
-        listener = await network.listen(
-            Recorder, "127.0.0.1", 0, ssl=server_context(certificate), handshake_timeout_s=0.1
-        )
+        listener = await network.listen(Recorder, "127.0.0.1", 0, ssl=serving(certificate), handshake_timeout_s=0.1)
         _, client = await network.connect(Recorder, "127.0.0.1", listener.addresses[0][1], timeout_s=60)
         async with asyncio.timeout(60):
             await client.lost
@@ -121,7 +124,7 @@ def test_what_was_written_before_a_pause_survives_an_abort(certificate):
             peers.append(Recorder())
             return peers[0]
 
-        listener = await network.listen(accept, "127.0.0.1", 0, ssl=server_context(certificate))
+        listener = await network.listen(accept, "127.0.0.1", 0, ssl=serving(certificate))
         context = ssl.create_default_context(cafile=str(certificate))
         port = listener.addresses[0][1]
         transport, client = await network.connect(Recorder, "127.0.0.1", port, ssl=context, timeout_s=60)
@@ -189,7 +192,7 @@ def test_a_protocol_hears_of_its_connection_before_all_that_came_with_the_end_of
 def test_a_protocol_hears_nothing_of_a_connection_whose_handshake_fails(certificate):
     async def main():
         network = real_runtime().network
-        listener = await network.listen(Recorder, "127.0.0.1", 0, ssl=server_context(certificate))
+        listener = await network.listen(Recorder, "127.0.0.1", 0, ssl=serving(certificate))
         made = []
 
         def remembered():

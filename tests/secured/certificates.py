@@ -10,6 +10,7 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import pkcs12
 
 _PEM = serialization.Encoding.PEM
 _DAY = datetime.timedelta(days=1)
@@ -52,6 +53,16 @@ class Authority:
             else serialization.BestAvailableEncryption(password.encode())
         )
         return Identity(certificate, key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, locked).decode())
+
+    def pkcs12(self, identity: Identity, password: str) -> bytes:
+        """The identity and this authority in one store, as Java's tools write them."""
+        certificate, authority = (
+            x509.load_pem_x509_certificate(pem.encode()) for pem in (identity.certificate, self.certificate)
+        )
+        key = serialization.load_pem_private_key(identity.key.encode(), None)
+        assert isinstance(key, ec.EllipticCurvePrivateKey)
+        locked = serialization.BestAvailableEncryption(password.encode())
+        return pkcs12.serialize_key_and_certificates(b"it", key, certificate, [authority], locked)
 
     def _builder(self, subject: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
         now = datetime.datetime.now(datetime.UTC)

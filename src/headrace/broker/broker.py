@@ -280,6 +280,9 @@ class Broker:
             self.metadata.follow(self._follow)
             self.metadata.follow(self.replication.follow)
             self.replication.throttles.follow(Changes())
+            self.security.start()
+            self._to_close.append(self.security.close)
+            self.security.follow(self.config)
             await self._listen()
             if patience is None:
                 self.answers.controller_id = self.node_id
@@ -340,6 +343,7 @@ class Broker:
         fetches = None if membership is None else MetadataFetches(clock, self.cluster, metadata, membership)
         return {
             Answers: self.answers,
+            BrokerSecurity: self.security,
             Checks: self.checks,
             ClusterView: self.cluster,
             ComingFollowers: self.replication.coming,
@@ -457,8 +461,13 @@ class Broker:
     async def _listen(self) -> None:
         """Bind before the slow part, so that a port in use is said at once; clients wait until we are ready."""
         for setting in self.listener_settings:
+            tls = self.security.listeners[setting.name].tls
             listener = await self.runtime.network.listen(
-                self.acceptor.connections_of(setting.name), setting.host or None, setting.port, backlog=512
+                self.acceptor.connections_of(setting.name),
+                setting.host or None,
+                setting.port,
+                ssl=None if tls is None else tls.context,
+                backlog=512,
             )
             self._listeners.append(listener)
             setting.port = listener.addresses[0][1]
@@ -519,6 +528,7 @@ class Broker:
     def _follow(self, changes: Changes) -> None:
         """After a change of the metadata: new settings count."""
         self.cluster.follow(changes)
+        self.security.follow(self.config)
         self._make_waiting_later()
 
     def _follow_with_coordinators(self, changes: Changes) -> None:

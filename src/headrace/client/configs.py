@@ -26,6 +26,7 @@ from headrace.config import (
     one_of,
 )
 from headrace.net.backoff import Backoff
+from headrace.net.key_stores import STORE_TYPES
 from headrace.net.security import client_security
 from headrace.net.settings import ConnectionSettings
 
@@ -47,30 +48,35 @@ _DOUBLE, _SHORT, _CLASS, _PASSWORD = ConfigType.DOUBLE, ConfigType.SHORT, Config
 
 SSL_KEYS = (
     key("ssl.protocol", _STRING, "TLSv1.3", doc="Without effect: ssl.enabled.protocols decides."),
-    key("ssl.cipher.suites", _LIST, (), doc="Ciphers for TLS 1.2, by OpenSSL's names; empty: Python's choice."),
+    key("ssl.cipher.suites", _LIST, (), doc="Cipher suites, by Java's names or OpenSSL's; empty: Python's choice."),
     key(
         "ssl.enabled.protocols",
         _LIST,
         ("TLSv1.2", "TLSv1.3"),
         doc="TLS versions to speak: from the lowest of these to the highest.",
     ),
-    key("ssl.keystore.type", _STRING, "PEM", one_of("PEM"), "Only PEM: JKS and PKCS12 are Java's own."),
-    key("ssl.keystore.location", _STRING, None, doc="The client's key and certificate chain, in one PEM file."),
-    key("ssl.keystore.password", _PASSWORD, None, doc="Opens an encrypted key, where ssl.key.password is not set."),
+    key("ssl.keystore.type", _STRING, "PEM", one_of(*STORE_TYPES), "What a file is (PEM, PKCS#12), its content says."),
+    key("ssl.keystore.location", _STRING, None, doc="The client's key and certificate chain, PEM or PKCS#12."),
+    key(
+        "ssl.keystore.password",
+        _PASSWORD,
+        None,
+        doc="Opens a PKCS#12 store, and a key without ssl.key.password.",
+    ),
     key("ssl.key.password", _PASSWORD, None, doc="Opens an encrypted key."),
     key("ssl.keystore.key", _PASSWORD, None, doc="The client's key as PEM text."),
     key("ssl.keystore.certificate.chain", _PASSWORD, None, doc="The client's certificate chain as PEM text."),
     key("ssl.certificate.location", _STRING, None, doc="The client's certificate (PEM); librdkafka's name."),
     key("ssl.key.location", _STRING, None, doc="The key of ssl.certificate.location (PEM); librdkafka's name."),
     key("ssl.truststore.certificates", _PASSWORD, None, doc="Certificates to trust, as PEM text."),
-    key("ssl.truststore.type", _STRING, "PEM", one_of("PEM"), "Only PEM: JKS and PKCS12 are Java's own."),
+    key("ssl.truststore.type", _STRING, "PEM", one_of(*STORE_TYPES), "As ssl.keystore.type."),
     key(
         "ssl.truststore.location",
         _STRING,
         None,
-        doc="Certificates to trust: a PEM file or a directory; none: those of the system.",
+        doc="Certificates to trust: PEM, PKCS#12 or a directory of PEM files; none: those of the system.",
     ),
-    key("ssl.truststore.password", _PASSWORD, None, doc="Without effect: PEM files have none."),
+    key("ssl.truststore.password", _PASSWORD, None, doc="Opens a PKCS#12 store."),
     key(
         "ssl.endpoint.identification.algorithm",
         _STRING,

@@ -12,13 +12,15 @@ from typing import Any
 
 from headrace.config import Password
 from headrace.errors import HeadraceError
+from headrace.net.ciphers import allow_only
+from headrace.net.key_stores import read_store
 from headrace.net.node import Node
 
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _SYSTEMS_OWN = "probe"
 """What librdkafka calls the certificates that the system trusts."""
 _NO_CHECK = ("", "none")
-_PEM_BEGIN = b"-----BEGIN "
+_CLIENT_AUTH = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 _NAME_IS_ANOTHER = (62, 64)
 """OpenSSL's numbers for a certificate of another host name, and of another address."""
 _NOT_TLS = (
@@ -39,32 +41,55 @@ class TlsRefusedError(HeadraceError):
 
 def client_context(values: Mapping[str, Any]) -> ssl.SSLContext:
     """The context that a client's connections are wrapped in; ValueError or OSError when `ssl.*` cannot be used."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    versions = [_VERSIONS[name] for name in values["ssl.enabled.protocols"] if name in _VERSIONS]
-    if not versions:
-        raise ValueError(f"ssl.enabled.protocols has none of {', '.join(_VERSIONS)}")
-    context.minimum_version, context.maximum_version = min(versions), max(versions)
+    context = _context(ssl.PROTOCOL_TLS_CLIENT, values)
     context.check_hostname = values["ssl.endpoint.identification.algorithm"].lower() not in _NO_CHECK
     if not values["enable.ssl.certificate.verification"]:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
-    if values["ssl.cipher.suites"]:
-        context.set_ciphers(":".join(values["ssl.cipher.suites"]))
     _trust(context, values)
-    _identify(context, values)
+    _load_identity(context, values)
     return context
 
 
-def _trust(context: ssl.SSLContext, values: Mapping[str, Any]) -> None:
+def server_context(values: Mapping[str, Any]) -> ssl.SSLContext:
+    """The context of a listener; ValueError or OSError when `ssl.*` cannot be used."""
+    context = _context(ssl.PROTOCOL_TLS_SERVER, values)
+    # Nobody may ask for another handshake on a connection, which costs a broker more than who asks.
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
+    context.num_tickets = 1
+    context.verify_mode = _CLIENT_AUTH[values["ssl.client.auth"]]
+    if context.verify_mode != ssl.CERT_NONE:
+        _trust(context, values, purpose=ssl.Purpose.CLIENT_AUTH)
+    if not _load_identity(context, values):
+        raise ValueError(
+            "a listener with TLS needs a certificate and its key: ssl.keystore.location, or ssl.keystore.key and "
+            "ssl.keystore.certificate.chain"
+        )
+    return context
+
+
+def _context(protocol: int, values: Mapping[str, Any]) -> ssl.SSLContext:
+    context = ssl.SSLContext(protocol)
+    versions = [_VERSIONS[name] for name in values["ssl.enabled.protocols"] if name in _VERSIONS]
+    if not versions:
+        raise ValueError(f"ssl.enabled.protocols has none of {', '.join(_VERSIONS)}")
+    context.minimum_version, context.maximum_version = min(versions), max(versions)
+    if values["ssl.cipher.suites"]:
+        allow_only(context, values["ssl.cipher.suites"])
+    return context
+
+
+def _trust(context: ssl.SSLContext, values: Mapping[str, Any], purpose: ssl.Purpose = ssl.Purpose.SERVER_AUTH) -> None:
     inline, location = values["ssl.truststore.certificates"], values["ssl.truststore.location"]
     if inline is not None:
         _load_authorities(context, _secret(inline), "ssl.truststore.certificates")
-    elif location is None or location == _SYSTEMS_OWN:
-        context.load_default_certs()
+    elif not location or location == _SYSTEMS_OWN:
+        context.load_default_certs(purpose)
     elif Path(location).is_dir():
         context.load_verify_locations(capath=location)
     else:
-        _load_authorities(context, _read_pem(location, "ssl.truststore.location"), f"{location}")
+        password = _secret_or_none(values["ssl.truststore.password"])
+        _load_authorities(context, read_store(location, "ssl.truststore.location", password), f"{location}")
 
 
 def _load_authorities(context: ssl.SSLContext, pem: str, where: str) -> None:
@@ -74,54 +99,49 @@ def _load_authorities(context: ssl.SSLContext, pem: str, where: str) -> None:
         raise ValueError(f"{where} has no certificate that can be read ({_reason(error)})") from None
 
 
-def _identify(context: ssl.SSLContext, values: Mapping[str, Any]) -> None:
-    """The client's own certificate and key: one file, two files, or inline."""
+def identity(values: Mapping[str, Any]) -> tuple[str, str | None, str] | None:
+    """Certificate chain and key as PEM (from one file, two, or inline), the key's password, where they are from."""
     chain, key = values["ssl.keystore.certificate.chain"], values["ssl.keystore.key"]
     store, certificate_file, key_file = (
-        values[name] for name in ("ssl.keystore.location", "ssl.certificate.location", "ssl.key.location")
+        values.get(name) for name in ("ssl.keystore.location", "ssl.certificate.location", "ssl.key.location")
     )
+    store_password = _secret_or_none(values["ssl.keystore.password"])
+    password = _secret_or_none(values["ssl.key.password"]) or store_password
     if chain is not None or key is not None:
         if chain is None or key is None:
             raise ValueError("ssl.keystore.key and ssl.keystore.certificate.chain are needed together")
-        pem, where = f"{_secret(key)}\n{_secret(chain)}\n", "ssl.keystore.key and ssl.keystore.certificate.chain"
-    elif certificate_file is not None or key_file is not None:
+        where = "ssl.keystore.key and ssl.keystore.certificate.chain"
+        return f"{_secret(key)}\n{_secret(chain)}\n", password, where
+    if certificate_file is not None or key_file is not None:
         if certificate_file is None or key_file is None:
             raise ValueError("ssl.certificate.location and ssl.key.location are needed together")
         parts = (
-            _read_pem(key_file, "ssl.key.location"),
-            _read_pem(certificate_file, "ssl.certificate.location"),
+            read_store(key_file, "ssl.key.location"),
+            read_store(certificate_file, "ssl.certificate.location"),
         )
-        pem, where = "\n".join(parts), f"{certificate_file} and {key_file}"
-    elif store is not None:
-        pem, where = _read_pem(store, "ssl.keystore.location"), store
-    else:
-        return
-    password = values["ssl.key.password"] or values["ssl.keystore.password"]
+        return "\n".join(parts), password, f"{certificate_file} and {key_file}"
+    if store:
+        return read_store(store, "ssl.keystore.location", store_password), password, store
+    return None
+
+
+def _load_identity(context: ssl.SSLContext, values: Mapping[str, Any]) -> bool:
+    found = identity(values)
+    if found is None:
+        return False
+    pem, password, where = found
     with _as_file(pem) as path:
         try:
-            context.load_cert_chain(path, password=_asked_for if password is None else _secret(password))
+            context.load_cert_chain(path, password=_asked_for if password is None else password)
         except (ssl.SSLError, ValueError) as error:
             why = "" if password is None else " (or ssl.key.password is not the key's)"
             raise ValueError(f"{where}: no certificate with its key can be read there{why}: {_reason(error)}") from None
+    return True
 
 
 def _asked_for() -> str:
     """Called for the password of a key when none was given; OpenSSL would ask for it on the terminal."""
     raise ValueError("the key is encrypted: set ssl.key.password")
-
-
-def _read_pem(location: str, key: str) -> str:
-    try:
-        data = Path(location).expanduser().read_bytes()
-    except OSError as error:
-        raise ValueError(f"{key}={location} cannot be read: {error.strerror}") from None
-    if _PEM_BEGIN not in data:
-        raise ValueError(
-            f"{key}={location} is no PEM file. Java's key stores (JKS, PKCS12) are made into one with: keytool "
-            "-importkeystore -srckeystore IN -destkeystore OUT.p12 -deststoretype PKCS12; openssl pkcs12 -in OUT.p12 "
-            "-out OUT.pem -nodes"
-        )
-    return data.decode("ascii", "replace")
 
 
 @contextlib.contextmanager
@@ -143,6 +163,10 @@ def _as_file(pem: str) -> Iterator[str]:
 
 def _secret(given: Password | str) -> str:
     return given.value if isinstance(given, Password) else given
+
+
+def _secret_or_none(given: Password | str | None) -> str | None:
+    return None if given is None else _secret(given)
 
 
 # --- handshakes that failed -------------------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ def zookeeper_context(values: Mapping[str, Any]) -> ssl.SSLContext:
             "ssl.cipher.suites": values["zookeeper.ssl.cipher.suites"] or (),
             "ssl.truststore.certificates": None,
             "ssl.truststore.location": values["zookeeper.ssl.truststore.location"],
+            "ssl.truststore.password": values["zookeeper.ssl.truststore.password"],
             "ssl.keystore.certificate.chain": None,
             "ssl.keystore.key": None,
             "ssl.certificate.location": None,

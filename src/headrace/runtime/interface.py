@@ -208,11 +208,14 @@ class Network(Protocol):
         host: str | None,
         port: int,
         *,
-        ssl: ssl_module.SSLContext | None = None,
+        ssl: Callable[[], ssl_module.SSLContext] | None = None,
         backlog: int = 128,
         handshake_timeout_s: float = 10.0,
     ) -> Listener:
-        """Listen on every address `host` has (None or "": all interfaces, IPv4 and IPv6), all on one port."""
+        """Listen on every address `host` has (None or "": all interfaces, IPv4 and IPv6), all on one port.
+
+        `ssl` is asked for each connection, so that new ones may have other certificates than those that are open.
+        """
         ...
 
     async def connect(

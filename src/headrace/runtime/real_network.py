@@ -1,7 +1,7 @@
 """The real network: one port over all addresses, and errors that say what failed.
 
-The transports are asyncio's own, but for plain connections that a server accepts (`server_transport.py`), and for TLS
-on those that are made (`client_tls.py`).
+The transports are asyncio's own, but for connections that a server accepts (`server_transport.py`, `server_tls.py`),
+and for TLS on those that are made (`client_tls.py`).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from headrace.runtime.client_tls import Unread, begin_tls
 from headrace.runtime.errors import ConnectFailedError, ListenFailedError
 from headrace.runtime.interface import ProtocolT
 from headrace.runtime.rarely import Rarely
+from headrace.runtime.server_tls import TlsServerTransport
 from headrace.runtime.server_transport import HAS_EPOLL, ReadyConnections, ServerTransport
 
 log = logging.getLogger("headrace.network")
@@ -40,7 +41,7 @@ class RealListener:
         self,
         sockets: list[socket.socket],
         protocol_factory: Callable[[], asyncio.BaseProtocol],
-        ssl: ssl_module.SSLContext | None,
+        ssl: Callable[[], ssl_module.SSLContext] | None,
         handshake_timeout_s: float,
     ):
         self._loop = asyncio.get_running_loop()
@@ -48,7 +49,7 @@ class RealListener:
         self._addresses = [(sock.getsockname()[0], sock.getsockname()[1]) for sock in sockets]
         self._make = protocol_factory
         self._ssl = ssl
-        self._handshake_timeout_s = handshake_timeout_s if ssl is not None else None
+        self._handshake_timeout_s = handshake_timeout_s
         self._beginning: set[asyncio.Task[None]] = set()
         self._ready = ReadyConnections(self._loop)
         self._shortages = Rarely(self._loop.time)
@@ -87,17 +88,30 @@ class RealListener:
             except BaseException:
                 connection.close()
                 raise
-            if self._ssl is None and HAS_EPOLL and isinstance(protocol, asyncio.BufferedProtocol):
-                ServerTransport(self._loop, connection, protocol, self._ready)
+            if HAS_EPOLL and isinstance(protocol, asyncio.BufferedProtocol):
+                self._begin_at_once(connection, protocol)
                 continue
             task = self._loop.create_task(self._begin(connection, protocol))
             self._beginning.add(task)
             task.add_done_callback(self._beginning.discard)
 
+    def _begin_at_once(self, connection: socket.socket, protocol: asyncio.BufferedProtocol) -> None:
+        if self._ssl is None:
+            ServerTransport(self._loop, connection, protocol, self._ready)
+            return
+        context = self._ssl()
+        try:
+            TlsServerTransport(self._loop, connection, protocol, self._ready, context, self._handshake_timeout_s)
+        except (OSError, ValueError) as error:  # that peer is gone again
+            connection.close()
+            log.debug("a connection could not be begun: %s", error)
+
     async def _begin(self, connection: socket.socket, protocol: asyncio.BaseProtocol) -> None:
+        context = None if self._ssl is None else self._ssl()
+        timeout_s = None if context is None else self._handshake_timeout_s
         try:
             await self._loop.connect_accepted_socket(
-                lambda: protocol, connection, ssl=self._ssl, ssl_handshake_timeout=self._handshake_timeout_s
+                lambda: protocol, connection, ssl=context, ssl_handshake_timeout=timeout_s
             )
         except OSError as error:  # TLS's own errors are OSErrors too
             connection.close()
@@ -131,7 +145,7 @@ class RealNetwork:
         host: str | None,
         port: int,
         *,
-        ssl: ssl_module.SSLContext | None = None,
+        ssl: Callable[[], ssl_module.SSLContext] | None = None,
         backlog: int = 128,
         handshake_timeout_s: float = 10.0,
     ) -> RealListener:

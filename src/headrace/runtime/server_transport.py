@@ -13,7 +13,7 @@ import select
 import socket
 import time
 from asyncio.trsock import TransportSocket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 HAS_EPOLL = hasattr(select, "epoll")
@@ -146,8 +146,10 @@ class ServerTransport(asyncio.Transport):
         sock: socket.socket,
         protocol: asyncio.BufferedProtocol,
         ready: ReadyConnections,
+        known: Mapping[str, Any] | None = None,
     ) -> None:
-        extra: dict[str, Any] = {"socket": TransportSocket(sock)}
+        """`known` is what can be asked for by `get_extra_info`, besides the socket and its addresses."""
+        extra: dict[str, Any] = {"socket": TransportSocket(sock), **(known or {})}
         for name, ask in (("sockname", sock.getsockname), ("peername", sock.getpeername)):
             try:
                 extra[name] = ask()
@@ -157,7 +159,8 @@ class ServerTransport(asyncio.Transport):
         self._loop = loop
         self._socket = sock
         self._number = sock.fileno()
-        self._recv_into, self._send = sock.recv_into, sock.send
+        self._recv_into: Callable[[Any], int] = sock.recv_into
+        self._send: Callable[[Any], int] = sock.send
         self._protocol = protocol
         self._ready = ready
         self._unsent = bytearray()
@@ -176,12 +179,16 @@ class ServerTransport(asyncio.Transport):
     def _begin(self) -> None:
         try:
             self._protocol.connection_made(self)
-            if not self._closing and not self._paused:
-                self._ready.add(self._number, self._read)
+            if not self._closing:
+                self._begin_reading()
         except (SystemExit, KeyboardInterrupt):
             raise
         except BaseException as error:  # noqa: BLE001 - nobody would read it, nor close it
             self._fail(error, "connection_made() failed")
+
+    def _begin_reading(self) -> None:
+        if not self._paused:
+            self._ready.add(self._number, self._read)
 
     # --- reading
 

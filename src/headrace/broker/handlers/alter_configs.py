@@ -9,6 +9,7 @@ from headrace.broker.metadata.config_requests import alter
 from headrace.broker.metadata.service import MetadataService
 from headrace.broker.requests.dispatch import RequestContext, handles
 from headrace.broker.requests.rights import Operation, of_configs
+from headrace.broker.security.setup import BrokerSecurity
 from headrace.broker.view import ClusterView
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.alter_configs import (
@@ -20,8 +21,12 @@ from headrace.protocol.messages.alter_configs import (
 
 @handles(ApiKey.ALTER_CONFIGS, versions=(0, 2), requires=of_configs(Operation.ALTER_CONFIGS))
 async def alter_configs(
-    request: AlterConfigsRequest, context: RequestContext, metadata: MetadataService, cluster: ClusterView
+    request: AlterConfigsRequest,
+    context: RequestContext,
+    metadata: MetadataService,
+    cluster: ClusterView,
+    security: BrokerSecurity,
 ) -> AlterConfigsResponse:
     return await alter(
-        metadata, cluster.node_id, context, request, metadata.controller.alter_configs, AlterConfigsResourceResponse
+        metadata, cluster, security, context, request, metadata.controller.alter_configs, AlterConfigsResourceResponse
     )

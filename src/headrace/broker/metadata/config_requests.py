@@ -1,6 +1,7 @@
 """Changes of configuration as a client asks for them: a broker takes those of its own and of nobody else.
 
-The controller decides, wherever it is; it does not know which broker the client asked, so that is checked before.
+The controller decides, wherever it is; it does not know which broker the client asked, so that is checked before, and
+so is whether the listeners of this broker could go on with it: their files are here.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from typing import Any, TypeVar
 
 from headrace.broker.metadata.service import MetadataService
 from headrace.broker.requests.dispatch import RequestContext
+from headrace.broker.security.setup import BrokerSecurity
+from headrace.broker.view import ClusterView
 from headrace.cluster.config_changes import broker_name_error
 from headrace.cluster.decision import NO_ERROR, Decision
 from headrace.cluster.records import ResourceType
@@ -21,7 +24,8 @@ ResponseT = TypeVar("ResponseT", bound=Any)
 
 async def alter(
     metadata: MetadataService,
-    node_id: int,
+    cluster: ClusterView,
+    security: BrokerSecurity,
     context: RequestContext,
     request: RequestT,
     decide: Callable[..., Decision[ResponseT]],
@@ -32,7 +36,9 @@ async def alter(
     if not context.is_from_broker:
         for at, resource in enumerate(request.resources):
             if resource.resource_type == ResourceType.BROKER and resource.resource_name:
-                error = broker_name_error(resource.resource_name, node_id)
+                error = broker_name_error(resource.resource_name, cluster.node_id)
+                if error is NO_ERROR:
+                    error = await security.problem(cluster, resource.configs)
                 if error is not NO_ERROR:
                     wrong[at] = refused_with(
                         error_code=error.code,

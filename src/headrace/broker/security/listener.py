@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
+from headrace.broker.security.tls import ListenerTls
 from headrace.broker.security.users import TokenLookup, password_check, scram_lookup
 from headrace.config import ConfigError, Password
 from headrace.net.sasl.jaas import InvalidJaasError, JaasEntry, parse_jaas
@@ -32,13 +33,14 @@ MakeMechanism = Callable[[], ServerMechanism]
 
 
 class ListenerSecurity:
-    """The security of one listener. `mechanisms` is empty where nobody logs in."""
+    """The security of one listener. `mechanisms` is empty where nobody logs in, `tls` is None where there is none."""
 
     def __init__(
         self,
         setting: ListenerSetting,
         clock: Clock,
         *,
+        tls: ListenerTls | None,
         mechanisms: Mapping[str, MakeMechanism],
         sessions_ms: Mapping[str, int],
         refusal_delay_s: float,
@@ -46,6 +48,7 @@ class ListenerSecurity:
     ) -> None:
         self.name = setting.name
         self.protocol = setting.protocol
+        self.tls = tls
         self.mechanisms = mechanisms
         self.refusal_delay_s = refusal_delay_s
         #: How large a frame may be before its sender is known.
@@ -59,10 +62,6 @@ class ListenerSecurity:
     def has_login(self) -> bool:
         return self.protocol.startswith("SASL_")
 
-    @property
-    def has_tls(self) -> bool:
-        return self.protocol.endswith("SSL")
-
     def session_ms(self, mechanism: str) -> int:
         """For how long a login holds; 0: as long as the connection lives."""
         return self._sessions_ms.get(mechanism, 0)
@@ -74,7 +73,7 @@ class ListenerSecurity:
         if count:
             more = f" ({count} refusals since this was last said)" if count > 1 else ""
             log.warning(
-                "a login of %s at the listener %s was refused: %s%s",
+                "%s was refused at the listener %s: %s%s",
                 connection.peer_host,
                 self.name,
                 visible(why),
@@ -92,6 +91,7 @@ def listener_security(
     token_check: Callable[[str], TokenCheck],
 ) -> ListenerSecurity:
     """What the settings ask for, or a `ConfigError` that says what they lack."""
+    tls = ListenerTls(setting.name, config) if setting.protocol.endswith("SSL") else None
     mechanisms: dict[str, MakeMechanism] = {}
     sessions_ms: dict[str, int] = {}
     if setting.protocol.startswith("SASL_"):
@@ -106,6 +106,7 @@ def listener_security(
     return ListenerSecurity(
         setting,
         clock,
+        tls=tls,
         mechanisms=mechanisms,
         sessions_ms=sessions_ms,
         refusal_delay_s=delay_ms / 1000,

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.security.listener import ListenerSecurity, listener_security
+from headrace.broker.security.tls import is_of_tls
+from headrace.cluster.decision import NO_ERROR, ApiError
+from headrace.config import ConfigError
+from headrace.errors import ErrorCode
 from headrace.net.sasl.serving import BadCredentialsError, Proof, ScramKeys, TokenCheck
 from headrace.runtime import Runtime
 
 if TYPE_CHECKING:
+    from headrace.broker.security.tls import ListenerTls
     from headrace.broker.server.listeners import ListenerSetting
+    from headrace.broker.view import ClusterView
     from headrace.cluster.broker_config import BrokerConfig
     from headrace.cluster.image import Image
+
+log = logging.getLogger("headrace.broker.security")
+
+#: How often it is looked whether files of certificates are others.
+LOOK_EVERY_S: Final = 2.0
+_SET: Final = 0
+_DELETE: Final = 1
 
 
 class BrokerSecurity:
@@ -25,6 +40,10 @@ class BrokerSecurity:
         settings: Sequence[ListenerSetting],
         image: Callable[[], Image],
     ) -> None:
+        self._runtime = runtime
+        self._config = config
+        self._reloading: asyncio.Task[None] | None = None
+        self._is_changed = asyncio.Event()
         self.listeners: dict[str, ListenerSecurity] = {
             setting.name: listener_security(
                 setting,
@@ -41,6 +60,69 @@ class BrokerSecurity:
     def authenticated(self) -> frozenset[str]:
         """The listeners whose clients have to say who they are."""
         return frozenset(name for name, security in self.listeners.items() if security.has_login)
+
+    # --- certificates that are exchanged while the broker runs
+
+    def start(self) -> None:
+        """Look for other certificates from now on."""
+        if any(security.tls is not None for security in self.listeners.values()):
+            self._reloading = asyncio.get_running_loop().create_task(self._reload_tls())
+
+    async def close(self) -> None:
+        if self._reloading is not None:
+            self._reloading.cancel()
+            await asyncio.gather(self._reloading, return_exceptions=True)
+
+    def follow(self, config: BrokerConfig) -> None:
+        """The configuration in effect may be another."""
+        if config is not self._config:
+            self._config = config
+            self._is_changed.set()
+
+    async def problem(self, cluster: ClusterView, changes: Sequence[Any]) -> ApiError:
+        """Why the listeners could not go on with such changes of this broker's dynamic configuration, if so."""
+        if not any(is_of_tls(change.name) for change in changes):
+            return NO_ERROR
+        config = cluster.config
+        # A change that replaces all has no operations: what it leaves out is as good as deleted.
+        is_whole = not hasattr(changes[0], "config_operation")
+        dynamic = {} if is_whole else dict(config.dynamic)
+        for change in changes:
+            if is_whole or change.config_operation == _SET:
+                dynamic[change.name] = change.value
+            elif change.config_operation == _DELETE:
+                dynamic.pop(change.name, None)
+        known = {name: value for name, value in dynamic.items() if value is not None}
+        try:
+            wanted = cluster.started_with.with_dynamic(config.dynamic_default, known)
+            for security in self.listeners.values():
+                if security.tls is not None:
+                    await self._runtime.offload(security.tls.check, wanted)
+        except ConfigError as error:
+            return ApiError(ErrorCode.INVALID_REQUEST, str(error))
+        return NO_ERROR
+
+    async def _reload_tls(self) -> None:
+        while True:
+            for name, security in self.listeners.items():
+                if security.tls is not None:
+                    await self._reload_one(name, security.tls)
+            try:
+                await asyncio.wait_for(self._is_changed.wait(), LOOK_EVERY_S)
+            except TimeoutError:
+                continue
+            self._is_changed.clear()
+
+    async def _reload_one(self, name: str, tls: ListenerTls) -> None:
+        try:
+            if await self._runtime.offload(tls.reload, self._config):
+                log.info("the listener %s has taken up new certificates or settings of TLS", name)
+        except ConfigError as error:
+            log.error("%s. It goes on with what it had", error)
+        except Exception:
+            log.exception("the TLS of the listener %s was not looked at, by a defect: please report it", name)
+
+    # --- what mechanisms ask
 
     def _token(self, mechanism: str, token_id: str) -> tuple[ScramKeys, Proof] | None:
         return None

@@ -24,10 +24,12 @@ from headrace.broker.requests.costly_requests import COSTLY_FROM_BYTES, SLOW_S, 
 from headrace.broker.requests.dispatch import PUT_OFF, CloseConnectionError, Pending, RequestContext
 from headrace.broker.requests.rights import Operation, Resource
 from headrace.broker.security.login import Login
+from headrace.broker.security.tls import NoPrincipalError
 from headrace.broker.server.answer_line import AnswerLine
 from headrace.net.frames import CHUNK_BYTES, FrameReader, FrameRefusedError
 from headrace.net.frames import LENGTH_BYTES as FRAME_LENGTH_BYTES
 from headrace.net.outbox import Outbox, Part
+from headrace.net.sasl.serving import USER
 from headrace.protocol.wire import MalformedMessageError
 from headrace.runtime import DiskError, FileMissingError
 
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from headrace.broker.requests.access import Rights
     from headrace.broker.requests.pipeline import RequestPipeline, Route
     from headrace.broker.security.listener import ListenerSecurity
+    from headrace.broker.security.tls import ListenerTls
     from headrace.broker.server.acceptor import Acceptor
     from headrace.topics import TopicPartition
 
@@ -57,7 +60,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         "_only_waits", "_outbox", "_reader", "_reading_paused", "_resting", "_sending", "_task", "_transport",
         "_turn_due", "acceptor", "began", "close_reason", "costly_s_per_byte", "frame_began", "has_been_valid",
         "is_put_off", "known", "last_progress", "last_written", "listener", "login", "peer_host", "peer_port",
-        "pipeline", "rights", "slow_s", "uncommitted",
+        "pipeline", "rights", "security", "slow_s", "uncommitted",
     )  # fmt: skip
 
     def __init__(self, acceptor: Acceptor, listener: str, security: ListenerSecurity | None = None) -> None:
@@ -65,6 +68,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._now = acceptor.now
         self.pipeline: RequestPipeline = acceptor.broker.pipeline
         self.listener = listener
+        self.security = security
         #: What its client may do; None until it has said who it is, where it has to.
         self.rights: Rights | None = None
         #: Its login, where it has to log in.
@@ -114,10 +118,38 @@ class ServerConnection(asyncio.BufferedProtocol):
         )
         peer = transport.get_extra_info("peername") or ("?", 0)
         self.peer_host, self.peer_port = str(peer[0]), int(peer[1])
-        self.rights = self.pipeline.access.begin(self.listener, self.peer_host)
+        if self._tls is None:
+            self.rights = self.pipeline.access.begin(self.listener, self.peer_host)
+        elif getattr(transport, "is_established", True):
+            self.tls_established()
         refusal = self.acceptor.admit(self)
         if refusal is not None:
             self.close(refusal)
+
+    @property
+    def _tls(self) -> ListenerTls | None:
+        return None if self.security is None else self.security.tls
+
+    def tls_established(self) -> None:
+        """The handshake is over, which comes before all else."""
+        assert self._transport is not None
+        assert self._tls is not None
+        self.rights = self.pipeline.access.begin(self.listener, self.peer_host)
+        if self.rights is None:
+            return  # who it is its login says
+        try:
+            user = self._tls.user(self._transport.get_extra_info("ssl_object"))
+        except NoPrincipalError as error:
+            self.rights = None
+            self.tls_refused(str(error))
+            self.abort("its certificate names nobody")
+            return
+        if user is not None:
+            self.identify(f"{USER}:{user}")
+
+    def tls_refused(self, why: str) -> None:
+        assert self.security is not None
+        self.security.tell_refusal(self, f"TLS: {why}")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None

@@ -8,7 +8,6 @@ from headrace.cluster.broker_config import BrokerConfig
 from headrace.config import ConfigError
 
 SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
-SERVED_PROTOCOLS = ("PLAINTEXT", "SASL_PLAINTEXT")
 _ANY_ADDRESS = ("", "0.0.0.0", "::", "[::]")
 
 
@@ -47,10 +46,6 @@ def parse_listeners(config: BrokerConfig) -> list[ListenerSetting]:
                     f"listener.security.protocol.map ({name}:PLAINTEXT), or name it in controller.listener.names if "
                     "it is the controller's"
                 }
-            )
-        if protocol not in SERVED_PROTOCOLS:
-            raise ConfigError(
-                {"listeners": f"listeners: {name} uses {protocol}, which is not served yet; use PLAINTEXT"}
             )
         public_host, public_port = advertised.get(name, ("", 0))
         public_host = public_host or ("localhost" if host in _ANY_ADDRESS else host)

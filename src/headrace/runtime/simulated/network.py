@@ -196,7 +196,7 @@ class SimulatedNetwork:
         host: str | None,
         port: int,
         *,
-        ssl: ssl_module.SSLContext | None = None,
+        ssl: Callable[[], ssl_module.SSLContext] | None = None,
         backlog: int = 128,
         handshake_timeout_s: float = 10.0,
     ) -> SimulatedListener:
@@ -263,6 +263,6 @@ def _accept(server: SimulatedTransport, listener: SimulatedListener) -> None:
     server.begin(listener.factory())
 
 
-def _refuse_tls(ssl: ssl_module.SSLContext | None) -> None:
+def _refuse_tls(ssl: object) -> None:
     if ssl is not None:
         raise ValueError("TLS is not simulated (its keys are random): use a plaintext listener in simulations")

@@ -88,8 +88,8 @@ def create_topics_request(topics: dict[str, int], **configs: str) -> CreateTopic
     )
 
 
-def frame(message: Any, version: int, correlation_id: int = 1) -> bytes:
-    return b"".join(codec.encode_request(message, version, correlation_id, CLIENT_ID))
+def frame(message: Any, version: int, correlation_id: int = 1, client_id: str = CLIENT_ID) -> bytes:
+    return b"".join(codec.encode_request(message, version, correlation_id, client_id))
 
 
 def response_class(message: Any) -> type:

@@ -203,7 +203,7 @@ def test_a_long_request_is_not_copied_to_look_for_its_answer(monkeypatch: pytest
     run(scenario)
 
 
-def test_what_is_allowed_is_answered_in_one_go_and_nothing_of_who_is_unknown_or_throttled(
+def test_what_is_allowed_is_answered_in_one_go_and_nothing_of_who_is_unknown(
     taken_the_long_way: list[ApiKey],
 ) -> None:
     class OfReaders:
@@ -222,14 +222,11 @@ def test_what_is_allowed_is_answered_in_one_go_and_nothing_of_who_is_unknown_or_
         assert not taken_the_long_way
         world.connection.identify("User:writer")
         world.send(message)
-        world.connection.identify("User:reader")
-        world.broker.pipeline.throttled = lambda context, request: 0.0
-        world.send(message)
-        assert taken_the_long_way == [ApiKey.FETCH] * 2
+        assert taken_the_long_way == [ApiKey.FETCH]
         assert not world.transport.closed
         world.connection.identify(None)
         world.send(message)
-        assert taken_the_long_way == [ApiKey.FETCH] * 2
+        assert taken_the_long_way == [ApiKey.FETCH]
         assert world.transport.closed
 
     run(scenario)

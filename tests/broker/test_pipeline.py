@@ -47,6 +47,25 @@ class AllowsAll:
         return True
 
 
+class OverQuota:
+    """Has no room, and wants three seconds' pause after everything."""
+
+    consumed_max = None
+    changes = None
+
+    def has_room(self, produced: int, consumed: int) -> bool:
+        return False
+
+    def take(self, produced: int, consumed: int, seconds: float) -> None:
+        raise AssertionError("there was no room")
+
+    def throttle_s(self, produced: int, consumed: int, seconds: float) -> float:
+        return 3.0
+
+    def held_back_s(self, consumed: int) -> float:
+        return 3.0
+
+
 def metrics(world: World, api_key: ApiKey) -> ApiMetrics:
     return world.broker.pipeline.metrics[api_key]
 
@@ -70,18 +89,18 @@ def test_the_steps_come_in_their_order() -> None:
         def may(context: RequestContext, request: Any) -> None:
             steps.append(f"may {context.principal}")
 
-        def throttled(context: RequestContext, request: Any) -> float:
-            steps.append("throttled")
-            return 0.0
+        def limited(context: RequestContext, request: Any) -> None:
+            steps.append("limited")
 
         def handler(request: Any, context: RequestContext) -> MetadataResponse:
             steps.append("run")
             return MetadataResponse()
 
-        pipeline.who, pipeline.may, pipeline.throttled = who, may, throttled
+        pipeline.who, pipeline.may, pipeline.limited = who, may, limited
+        pipeline.access.meter_of = lambda principal, client_id: OverQuota()
         replace_handler(world, ApiKey.METADATA, handler)
         world.send(ASKING)
-        assert steps == ["who", "may User:alice", "throttled", "run"]
+        assert steps == ["who", "may User:alice", "limited", "run"]
         assert len(answers(world, MetadataResponse, METADATA_VERSION)) == 1
 
     run(scenario)
@@ -140,12 +159,12 @@ def test_a_request_that_is_refused_is_answered_and_not_run(step: str) -> None:
 
 def test_a_client_that_is_throttled_is_answered_at_once_and_then_not_heard_for_a_while() -> None:
     async def scenario(world: World) -> None:
-        world.broker.pipeline.throttled = lambda context, request: 3.0
+        world.broker.pipeline.access.meter_of = lambda principal, client_id: OverQuota()
         world.send(ASKING)
         (answer,) = answers(world, MetadataResponse, METADATA_VERSION)
         assert answer.throttle_time_ms == 3000
         assert world.connection.is_reading_paused
-        world.broker.pipeline.throttled = None
+        world.broker.pipeline.access.meter_of = None
         world.send(ASKING)
         await asyncio.sleep(2.5)
         assert len(answers(world, MetadataResponse, METADATA_VERSION)) == 1
@@ -160,7 +179,7 @@ def test_a_client_that_is_throttled_is_answered_at_once_and_then_not_heard_for_a
 
 def test_a_connection_that_is_lost_while_its_client_is_throttled_leaves_nothing_behind() -> None:
     async def scenario(world: World) -> None:
-        world.broker.pipeline.throttled = lambda context, request: 3.0
+        world.broker.pipeline.access.meter_of = lambda principal, client_id: OverQuota()
         world.send(ASKING, ASKING)
         world.lose()
         await asyncio.sleep(4)

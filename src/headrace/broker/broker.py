@@ -31,6 +31,8 @@ from headrace.broker.partitions.maintenance import Maintenance
 from headrace.broker.partitions.partition import Partition
 from headrace.broker.partitions.produce_at_once import TurnAppends
 from headrace.broker.partitions.replicas import Replicas
+from headrace.broker.quotas.changes import ChangesCheck
+from headrace.broker.quotas.enforcement import ClientQuotas
 from headrace.broker.replication.coming import ComingFollowers
 from headrace.broker.replication.manager import ReplicationManager
 from headrace.broker.replication.throttles import Throttles
@@ -135,6 +137,7 @@ class Broker:
         self.groups: GroupService
         self.transactions: TransactionService
         self.maintenance: Maintenance
+        self.quotas: ClientQuotas
         # What is open, in the order in which it was opened.
         self._to_close: list[Callable[[], Awaitable[None]]] = []
         self._listeners: list[Listener] = []
@@ -275,6 +278,9 @@ class Broker:
             self.known_fetches = KnownFetches(self.cluster, self.replicas)
             self.leaders = Leaders(self.cluster, self.replicas, self.answers)
             check_rights(self.pipeline, self.cluster)
+            self.quotas = ClientQuotas(self.pipeline.access, self.started_with, self.runtime.clock, self.image)
+            self.acceptor.connection_pause_s = self.quotas.connection_pause_s
+            self.pipeline.limited = ChangesCheck(self.cluster)
             await self._open_metadata(patience)
             self.metadata.on_brokers(self._look_at_brokers)
             self.metadata.follow(self._follow)
@@ -529,6 +535,7 @@ class Broker:
         """After a change of the metadata: new settings count."""
         self.cluster.follow(changes)
         self.security.follow(self.config)
+        self.quotas.follow()
         self._make_waiting_later()
 
     def _follow_with_coordinators(self, changes: Changes) -> None:

@@ -17,6 +17,7 @@ from headrace.protocol.messages import alter_client_quotas, describe_client_quot
 USER: Final = "user"
 CLIENT_ID: Final = "client-id"
 IP: Final = "ip"
+_IN_ORDER: Final = (CLIENT_ID, USER, IP)
 _ENTITY_KINDS: Final = (frozenset({USER}), frozenset({CLIENT_ID}), frozenset({USER, CLIENT_ID}), frozenset({IP}))
 
 _INT_MAX: Final = 2**31 - 1
@@ -56,10 +57,19 @@ def alter(
             alter_client_quotas.AlterClientQuotasResponseEntryData(
                 error_code=error.code,
                 error_message=error.message,
-                entity=[alter_client_quotas.EntityData(entity_type=kind, entity_name=name) for kind, name in entity],
+                entity=[
+                    alter_client_quotas.EntityData(entity_type=kind, entity_name=name)
+                    for kind, name in sorted(entity, key=_place)
+                ],
             )
         )
     return decision
+
+
+def _place(part: tuple[str, str | None]) -> int:
+    """Where Kafka tells of a part of an entity in its answer."""
+    kind = part[0]
+    return _IN_ORDER.index(kind) if kind in _IN_ORDER else len(_IN_ORDER)
 
 
 def _alter_one(

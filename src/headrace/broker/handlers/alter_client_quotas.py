@@ -1,4 +1,4 @@
-"""AlterClientQuotas (key 49): set and remove quotas. They are kept and shown; nothing is throttled yet.
+"""AlterClientQuotas (key 49): set and remove quotas, which count from then on.
 
 Serves versions 0-1.
 """

@@ -50,9 +50,14 @@ def metadata(
 async def _create_then_answer(
     metadata: MetadataService, context: RequestContext, answer: MetadataResponse, new: list[str]
 ) -> MetadataResponse:
+    changes = None if context.meter is None else context.meter.changes
     for name in new:
         if context.connection.is_lost:
             break  # nobody is left who wanted them
+        if changes is not None:
+            if changes.throttle_ms() > 0:
+                break  # it asks again
+            changes.take(metadata.controller.config.get_int("num.partitions"))
         if name in INTERNAL_TOPICS:
             wanted = metadata.controller.internal_topic(metadata.image, name)
         else:

@@ -82,8 +82,8 @@ class KnownFetch:
         read = _read(partition, offset, self._room, self._wanted)
         if read is None:
             return False
-        connection.answer_known(self.route, self._shape.answer(correlation_id, *read), nbytes - LENGTH_BYTES)
-        return True
+        answer = self._shape.answer(correlation_id, *read)
+        return connection.answer_known(self.route, answer, nbytes - LENGTH_BYTES)
 
 
 class KnownFetches:

@@ -105,6 +105,7 @@ class Fetching:
         "is_looked_at",
         "isolation",
         "looking",
+        "meter",
         "opens_session",
         "replica_epoch",
         "replica_id",
@@ -145,6 +146,10 @@ class Fetching:
         self.is_looked_at = self.has_unknown = False
         self.isolation = Isolation.READ_UNCOMMITTED if request.isolation_level == 0 else Isolation.READ_COMMITTED
         self.bytes_max = min(request.max_bytes, rooms.cluster.config.get_int("fetch.max.bytes"))
+        #: What counts what a consumer is given; None: nothing does.
+        self.meter = context.meter if self.replica_id < 0 else None
+        if self.meter is not None and self.meter.consumed_max is not None:
+            self.bytes_max = min(self.bytes_max, self.meter.consumed_max)
         # More than an answer may hold is not worth waiting for.
         self.bytes_min = min(request.min_bytes, self.bytes_max)
 
@@ -486,6 +491,14 @@ class Fetching:
     # --- answering
 
     def answer(self, reads: list[Read]) -> FetchResponse:
+        if self.meter is not None:
+            given = sum(read.slice.length for read in reads if read.slice is not None)
+            throttle_s = self.meter.held_back_s(given)
+            if throttle_s > 0:
+                # As in Kafka it is given nothing, and its session is as it was.
+                self.context.throttle_s = throttle_s
+                self.give_back()
+                return FetchResponse(session_id=NO_SESSION if self.session is None else self.session.session_id)
         session, session_id = self.session, NO_SESSION
         if self.opens_session:
             sessions = self.rooms.sessions

@@ -121,18 +121,18 @@ class KnownProduce:
         # Whether they may be put off is looked at for the first of a turn; what changes within it, when it ends.
         group = self.group
         if group is None:
-            group = self._begin_group(connection)
+            group = self._begin_group(connection, nbytes)
             if group is None:
                 return False
-        elif not connection.may_be_answered_at_once(Operation.WRITE, self._key[0]):
+        elif not connection.may_be_answered_at_once(Operation.WRITE, self._key[0], nbytes):
             return False
         waiting = (connection, self, correlation_id, reader.chunk_view[start:end], nbytes - LENGTH_BYTES)
         self._appends.put(group, waiting)
         return True
 
-    def _begin_group(self, connection: ServerConnection) -> list[_Waiting] | None:
+    def _begin_group(self, connection: ServerConnection, nbytes: int) -> list[_Waiting] | None:
         appends, key = self._appends, self._key
-        if not connection.may_be_answered_at_once(Operation.WRITE, key[0]):
+        if not connection.may_be_answered_at_once(Operation.WRITE, key[0], nbytes):
             return None
         if self.route.api_version >= TOPIC_IDS_SINCE_VERSION and appends.cluster.topic_name(self.topic) != key[0]:
             return None
@@ -201,6 +201,7 @@ class TurnAppends:
             known.group = None
         for partition, group in groups.items():
             now = group[0][0].acceptor.now
+            turn_began = now()
             try:
                 answers = _append_and_answer(partition, group, self._now_ms())
                 ran = now()
@@ -210,8 +211,9 @@ class TurnAppends:
                 continue
             began: list[float] = []
             request_bytes = response_bytes = 0
+            used_s = (ran - turn_began) / len(group)
             for (connection, known, _, _, frame_bytes), answer in zip(group, answers):
-                if connection.answer_put_off(known.route, answer, frame_bytes, ran):
+                if connection.answer_put_off(known.route, answer, frame_bytes, ran, used_s):
                     assert answer is not None
                     began.append(connection.frame_began)
                     request_bytes += frame_bytes

@@ -5,8 +5,8 @@ shapes is checked with one look into a dictionary. What depends on a principal's
 to append to) is kept under `Rights.key`, which is another one after every change of the rules. Without an authorizer
 everything is allowed, and all principals share one key.
 
-A `Meter` is what quotas count for one client. It is added to after the answer; a client that is over its bounds goes
-the long way (`RequestPipeline.begin`), where `throttled` says for how long it has to be quiet.
+A `Meter` is what quotas count for one client. As long as it has room, what the client uses is added to it; whoever has
+none goes the long way (`RequestPipeline.begin`), and is told with the answer for how long it is not heard.
 """
 
 from __future__ import annotations
@@ -48,19 +48,37 @@ class Audit(Protocol):
 class Meter(Protocol):
     """What one client (a principal, a client id, or both) has used lately."""
 
-    @property
-    def is_over(self) -> bool:
-        """Whether a bound is exceeded now: then `throttled` is asked."""
+    def has_room(self, produced: int, consumed: int) -> bool:
+        """Whether so many bytes more exceed no bound, nor has the broker's time been used up."""
 
-    def produced(self, nbytes: int) -> None: ...
-    def fetched(self, nbytes: int) -> None: ...
-    def worked(self, seconds: float) -> None:
-        """So much of the broker's time went into requests."""
+    def take(self, produced: int, consumed: int, seconds: float) -> None:
+        """So much was used, for which there was room; `seconds` is the broker's time."""
+
+    def throttle_s(self, produced: int, consumed: int, seconds: float) -> float:
+        """So much was used: for how long the client has to be quiet."""
+
+    def held_back_s(self, consumed: int) -> float:
+        """For how long it had to be quiet if it were given so many bytes; then it is given none."""
+
+    @property
+    def consumed_max(self) -> int | None:
+        """How many bytes one answer may have."""
+
+    @property
+    def changes(self) -> ChangesMeter | None:
+        """What counts the partitions that it creates and deletes."""
+
+
+class ChangesMeter(Protocol):
+    def throttle_ms(self) -> int:
+        """For how long there are to be no more of them."""
+
+    def take(self, partitions: int) -> None: ...
 
 
 # The meter of a principal and a client id; None where no quota is set for it. It is asked again when `quotas_version`
 # has changed.
-MeterOf = Callable[[str, "str | None"], "Meter | None"]
+MeterOf = Callable[[str, str], "Meter | None"]
 
 
 # Compared with others, and nothing else.
@@ -135,8 +153,9 @@ class Access:
         #: None: everyone may do everything.
         self.authorizer: Authorizer | None = None
         self.audit: Audit | None = None
-        #: None: nothing is counted. Set with it, and raised whenever a client's meter may be another.
+        #: None: nothing is counted.
         self.meter_of: MeterOf | None = None
+        #: Raised whenever a client's meter may be another.
         self.quotas_version = 0
         #: The listeners on which a client has to say who it is before anything else.
         self.authenticated_listeners: frozenset[str] = frozenset()

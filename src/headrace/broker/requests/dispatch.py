@@ -20,6 +20,7 @@ from headrace.broker.requests.rights import Operation, Requirement, Resource
 from headrace.protocol.api import ApiKey, api
 
 if TYPE_CHECKING:
+    from headrace.broker.requests.access import Meter
     from headrace.broker.requests.pipeline import Route
     from headrace.broker.server.connection import ServerConnection
 
@@ -109,6 +110,7 @@ class RequestContext:
         "correlation_id",
         "done",
         "ends_connection",
+        "meter",
         "queue_s",
         "ran",
         "request_bytes",
@@ -136,6 +138,8 @@ class RequestContext:
         self.connection = connection
         #: What who asks may do, as it was when the request came; None: nobody is known yet.
         self.rights = connection.rights
+        #: What quotas count for who asks; None: nothing.
+        self.meter: Meter | None = None
         #: Why the connection is closed after the answer; None: it is not.
         self.ends_connection: str | None = None
         #: What the handler gave: a response, `NO_RESPONSE` or `Pending`.

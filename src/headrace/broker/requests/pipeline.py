@@ -1,13 +1,14 @@
 """The way of every request through the broker, whatever it asks for:
 
-    decode → who → may → throttled → run → timed → answered
+    decode → who → may → limited → run → timed → throttled → answered
 
-Each step is here and nowhere else. `who` says who asks, `may` whether they may, `throttled` how long they have to wait
-after the answer; where one of them is None, it lets everything through and costs nothing. What comes of a request is
-counted per API key.
+Each step is here and nowhere else. `who` says who asks, `may` whether they may, `limited` whether a quota leaves room
+for it; where one of them is None, it lets everything through and costs nothing. What comes of a request is counted per
+API key, and for quotas: whoever is over one is told with the answer for how long it is not heard.
 
 Requests of the common shapes are answered at once, also where rights are checked and quotas set: `Access` is asked for
-the verdicts that it remembers. What is refused, and whoever is over a quota, passes the steps above.
+the verdicts that it remembers, and the client's meter for room. What is refused, and whoever is over a quota, passes
+the steps above.
 """
 
 from __future__ import annotations
@@ -52,8 +53,6 @@ if TYPE_CHECKING:
 # None lets a request go on, and so does `Afterwards`. Anything else is the response that refuses it;
 # `CloseConnectionError` does so without.
 Check: TypeAlias = Callable[[RequestContext, Any], Any]
-# For how many seconds the client is to be quiet after its answer.
-Throttle: TypeAlias = Callable[[RequestContext, Any], float]
 
 # What handles requests of an API key, and what is tried before.
 Functions: TypeAlias = tuple[HandlerFunction, AtOnce | None]
@@ -67,6 +66,7 @@ class Route:
     __slots__ = (
         "api_version",
         "at_once",
+        "consumes",
         "decode",
         "each_once",
         "encode",
@@ -78,6 +78,7 @@ class Route:
         "keeps_frame",
         "kept",
         "metrics",
+        "produces",
         "tells_error",
         "tells_throttle",
     )
@@ -93,6 +94,9 @@ class Route:
         #: Whether others have their turn before the answer is encoded: what is asked for often is told at once.
         self.is_split = handler.is_async and handler.api_key not in (ApiKey.PRODUCE, ApiKey.FETCH)
         self.each_once = handler.each_once
+        #: Whether quotas count the bytes of the request, or of the answer.
+        self.produces = handler.api_key == ApiKey.PRODUCE
+        self.consumes = handler.api_key == ApiKey.FETCH
         #: Whether a request that waits counts with its frame: as its records are there, or by what was made of it. A
         #: fetch may wait for minutes, and remembers little of what it asked for.
         self.keeps_frame = handler.api_key is not ApiKey.FETCH
@@ -120,7 +124,7 @@ class RequestPipeline:
         self.broker = broker
         self.who: Check | None = None
         self.may: Check | None = None
-        self.throttled: Throttle | None = None
+        self.limited: Check | None = None
         self.handlers = load_handlers()
         self.metrics: dict[int, ApiMetrics] = {key: ApiMetrics() for key in self.handlers}
         #: Requests that were none: what they ask for is not known, or not served.
@@ -148,7 +152,7 @@ class RequestPipeline:
         it was put off: then until the turn ends.
         """
         rights = connection.rights
-        if rights is None or self.throttled is not None or self.access.meter_of is not None:
+        if rights is None:
             return None
         try:
             kind, correlation_id, name_bytes = unpack_request_header(frame)
@@ -156,6 +160,10 @@ class RequestPipeline:
             if route is None:
                 return None
             position = REQUEST_HEADER_BYTES + name_bytes if name_bytes > 0 else REQUEST_HEADER_BYTES
+            if self.access.meter_of is not None:
+                connection.metered.find(connection, bytes(frame[REQUEST_HEADER_BYTES:position]))
+                if not connection.metered.has_room(len(frame) if route.produces else 0):
+                    return None
             if route.has_tags:
                 if frame[position]:
                     return None
@@ -189,6 +197,9 @@ class RequestPipeline:
             context = RequestContext(route, correlation_id, client_id, connection, len(frame), began, began - arrived)
             if is_refused:
                 return self._refused(context)
+            if self.access.meter_of is not None and connection.rights is not None:
+                connection.metered.find(connection, (client_id or "").encode())
+                context.meter = connection.metered.meter
             if route.has_tags:
                 # Nobody sends any; a count of 0 is one byte.
                 position = skip_tags(frame, position, HEADER_TAGS_MAX) if frame[position] else position + 1
@@ -219,8 +230,10 @@ class RequestPipeline:
                 result = self.may(context, request)
                 if type(result) is Afterwards:
                     amend, result = result.amend, None
-            if self.throttled is not None:
-                context.throttle_s = self.throttled(context, request)
+            if context.meter is not None and self.limited is not None and result is None:
+                result = self.limited(context, request)
+                if type(result) is Afterwards:
+                    amend, result = result.amend if amend is None else _both(result.amend, amend), None
             if result is None:
                 result = route.function(request, context)
                 if route.is_async:
@@ -278,7 +291,13 @@ class RequestPipeline:
         route = context.route
         metrics = route.metrics
         if response is NO_RESPONSE:
+            if context.meter is not None:
+                context.throttle_s = context.meter.throttle_s(context.request_bytes, 0, 0.0)
             return ()
+        if context.meter is not None:
+            used_s = context.ran - context.began
+            produced = context.request_bytes if route.produces else 0
+            context.throttle_s = max(context.throttle_s, context.meter.throttle_s(produced, 0, used_s))
         if context.throttle_s > 0:
             metrics.throttled += 1
             if route.tells_throttle:
@@ -287,8 +306,10 @@ class RequestPipeline:
         if tells_error:
             metrics.errors += 1
         parts = route.encode(response, context.correlation_id)
-        for part in parts:
-            metrics.response_bytes += len(part)
+        answer_bytes = sum(map(len, parts))
+        metrics.response_bytes += answer_bytes
+        if context.meter is not None and route.consumes and not context.throttle_s:
+            context.meter.take(0, answer_bytes, 0.0)
         # What was waited for may have been something that the answer does not show: then it is made anew next time.
         if context.to_keep is not None and route.kept is not None and not tells_error and done == context.ran:
             rights = context.connection.rights
@@ -316,3 +337,7 @@ class RequestPipeline:
         metrics.count += 1
         metrics.errors += 1
         metrics.request_bytes += context.request_bytes
+
+
+def _both(first: Callable[[Any], Any], second: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda response: second(first(response))

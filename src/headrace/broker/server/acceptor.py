@@ -34,6 +34,8 @@ log = logging.getLogger("headrace.broker.server.acceptor")
 SPARE_KEPT_S = 5.0
 # Which part of what requests may hold may be kept besides, in such buffers.
 SPARES_DIVISOR = 8
+#: How many connections of addresses that connect too often wait for their end.
+PAUSED_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +77,11 @@ class Acceptor:
         self.is_open = False
         #: What listeners ask of those who connect, by name.
         self.security: dict[str, ListenerSecurity] = {}
+        #: For how long a new connection of an address has to wait before it is ended; 0: it may stay.
+        self.connection_pause_s: Callable[[str], float] | None = None
         self._per_address: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._paused = 0
 
     def connections_of(self, listener: str) -> Callable[[], ServerConnection]:
         """Makes the connections of one listener."""
@@ -100,12 +105,33 @@ class Acceptor:
             )
         elif self._per_address[address] > allowed:
             reason = f"{address} has {allowed} connections already (max.connections.per.ip)"
+        else:
+            reason = self._connects_too_often(connection)
         if reason is not None:
             self.refused += 1
             count = self._refusals.happened()
             if count:
                 log.warning("%d connections were refused since this was last said, now %s: %s", count, address, reason)
         return reason
+
+    def _connects_too_often(self, connection: ServerConnection) -> str | None:
+        """A connection over its address's quota is not heard, and ended after a while.
+
+        Where too many such wait already it is ended now: the reason.
+        """
+        pause_s = 0.0 if self.connection_pause_s is None else self.connection_pause_s(connection.peer_host)
+        if pause_s <= 0:
+            return None
+        why = f"{connection.peer_host} connects too often (connection_creation_rate)"
+        if self._paused >= PAUSED_MAX:
+            return why
+        self._paused += 1
+        asyncio.get_running_loop().call_later(pause_s, self._end_pause)
+        connection.rest(pause_s, ends=why)
+        return None
+
+    def _end_pause(self) -> None:
+        self._paused -= 1
 
     def _share_out(self) -> None:
         if self.on_files_max is not None:

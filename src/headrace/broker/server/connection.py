@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+from headrace.broker.quotas.metered import Metered
 from headrace.broker.requests.access import ANONYMOUS
 from headrace.broker.requests.costly_requests import COSTLY_FROM_BYTES, SLOW_S, TURN_S, api_key_of
 from headrace.broker.requests.dispatch import PUT_OFF, CloseConnectionError, Pending, RequestContext
@@ -26,6 +27,7 @@ from headrace.broker.requests.rights import Operation, Resource
 from headrace.broker.security.login import Login
 from headrace.broker.security.tls import NoPrincipalError
 from headrace.broker.server.answer_line import AnswerLine
+from headrace.broker.server.quiet_time import QuietTime
 from headrace.net.frames import CHUNK_BYTES, FrameReader, FrameRefusedError
 from headrace.net.frames import LENGTH_BYTES as FRAME_LENGTH_BYTES
 from headrace.net.outbox import Outbox, Part
@@ -57,10 +59,10 @@ class ServerConnection(asyncio.BufferedProtocol):
     # Not a dictionary of each, beyond what instances share: hundreds of connections take turns in the CPU's caches.
     __slots__ = (
         "_arrived", "_arriving_bytes", "_at_turn_end", "_awaited", "_frames", "_handling", "_in_line", "_now",
-        "_only_waits", "_outbox", "_reader", "_reading_paused", "_resting", "_sending", "_task", "_transport",
+        "_only_waits", "_outbox", "_quiet", "_reader", "_reading_paused", "_sending", "_task", "_transport",
         "_turn_due", "acceptor", "began", "close_reason", "costly_s_per_byte", "frame_began", "has_been_valid",
-        "is_put_off", "known", "last_progress", "last_written", "listener", "login", "peer_host", "peer_port",
-        "pipeline", "rights", "security", "slow_s", "uncommitted",
+        "is_put_off", "known", "last_progress", "last_written", "listener", "login", "metered", "peer_host",
+        "peer_port", "pipeline", "rights", "security", "slow_s", "uncommitted",
     )  # fmt: skip
 
     def __init__(self, acceptor: Acceptor, listener: str, security: ListenerSecurity | None = None) -> None:
@@ -73,6 +75,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.rights: Rights | None = None
         #: Its login, where it has to log in.
         self.login = None if security is None or not security.has_login else Login(self, security)
+        #: What quotas count for it.
+        self.metered = Metered(self.pipeline.access)
         self.peer_host = ""
         self.peer_port = 0
         self.began = self.last_progress = self.last_written = self.frame_began = acceptor.now()
@@ -94,7 +98,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._turn_due = False
         self._arrived = 0.0  # when the frames that wait were read, which was at once
         self._sending: RequestContext | None = None  # an answer that the kernel has not all of
-        self._resting: asyncio.TimerHandle | None = None  # until then a client that sends too much is not heard
+        self._quiet = QuietTime(self)  # of a client that sends too much
         self._reading_paused = False
         self._arriving_bytes = 0
         #: A request lies in the reader's buffer until the turn ends.
@@ -159,8 +163,7 @@ class ServerConnection(asyncio.BufferedProtocol):
                 # A task that is cancelled before its first step never gets to what it would have awaited.
                 self._task.add_done_callback(functools.partial(_close, self._awaited.awaitable))
             self._task = None
-        if self._resting is not None:
-            self._resting.cancel()
+        self._quiet.cancel()
         if self.login is not None:
             self.login.end()
         if self._outbox is not None:
@@ -312,9 +315,11 @@ class ServerConnection(asyncio.BufferedProtocol):
         if found is None:
             return False
         route, answer = found
-        self.has_been_valid = True
         if answer is not PUT_OFF:
+            if route.consumes and not self.metered.has_room(0, len(answer)):
+                return False
             self._send_at_once(route, answer, len(frame), arrived, began, self._now())
+        self.has_been_valid = True
         return True
 
     def _send_at_once(
@@ -322,6 +327,8 @@ class ServerConnection(asyncio.BufferedProtocol):
     ) -> None:
         outbox = self._outbox
         assert outbox is not None
+        if self.metered.meter is not None:
+            self.metered.count(route, frame_bytes, len(answer), ran - began)
         is_sent = outbox.send_one(answer)
         sent = self.last_progress = self._now()
         if is_sent:
@@ -341,15 +348,18 @@ class ServerConnection(asyncio.BufferedProtocol):
         assert self._outbox is not None
         self._outbox.send_one(data)
 
-    def answer_known(self, route: Route, answer: bytes, frame_bytes: int) -> None:
-        """The answer to the request that is the only one in the reader's buffer."""
-        self._send_at_once(route, answer, frame_bytes, self.frame_began, self.frame_began, self._now())
+    def answer_known(self, route: Route, answer: bytes, frame_bytes: int) -> bool:
+        """The answer to the request that is the only one in the reader's buffer; False where a quota has no room."""
+        has_room = not route.consumes or self.metered.has_room(0, len(answer))
+        if has_room:
+            self._send_at_once(route, answer, frame_bytes, self.frame_began, self.frame_began, self._now())
+        return has_room
 
     def at_turn_end(self, finish: Callable[[], None]) -> bool:
         """Call `finish` when all connections of this turn are read; False where each is read for itself."""
         return self._at_turn_end is not None and self._at_turn_end(finish)
 
-    def answer_put_off(self, route: Route, answer: bytes | None, frame_bytes: int, now: float) -> bool:
+    def answer_put_off(self, route: Route, answer: bytes | None, frame_bytes: int, now: float, used_s: float) -> bool:
         """The turn ends: the answer to the request that was put off; None if it has to go the way of all others.
 
         Whether it is sent, but not counted: that is done for all of a turn together.
@@ -362,6 +372,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._take_in(frame_bytes + FRAME_LENGTH_BYTES, now, was_tried=True)
             return False
         self.last_progress = now
+        self.metered.count(route, frame_bytes, len(answer), used_s)
         if outbox.send_one(answer):
             return True
         self._is_sending(route, len(answer), frame_bytes, self.frame_began, self.frame_began, now)
@@ -415,8 +426,10 @@ class ServerConnection(asyncio.BufferedProtocol):
         # As in `has_room_for_answer`, which is asked where there is something to be done.
         if outbox is None or not outbox.is_empty or (self._sending is not None and not self.has_room_for_answer()):
             return False
+        if self._quiet.timer is not None or not self.acceptor.is_open:
+            return False
         # Nothing is begun for a client that is gone, also if nobody has been told yet.
-        return self.acceptor.is_open and transport is not None and self._resting is None and not transport.is_closing()
+        return transport is not None and not transport.is_closing()
 
     async def _finish_later(self, context: RequestContext, pending: Pending[Any]) -> None:
         try:
@@ -478,19 +491,9 @@ class ServerConnection(asyncio.BufferedProtocol):
         return now
 
     def rest(self, seconds: float, *, ends: str | None = None) -> None:
-        """Hear nothing of this client for a while. What it sends meanwhile waits in the kernel's buffers.
-
-        `ends` is why the connection is closed after that.
-        """
-        self._resting = asyncio.get_running_loop().call_later(seconds, self._has_rested, ends)
+        """Hear nothing of this client for a while. `ends` is why the connection is closed after that."""
+        self._quiet.begin(seconds, ends)
         self._balance_reading()
-
-    def _has_rested(self, ends: str | None) -> None:
-        self._resting = None
-        if ends is not None:
-            self.close(ends)
-            return
-        self._handle_next()
 
     def _forget_frame(self) -> None:
         frame = self._release_frame()
@@ -549,7 +552,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             return
         should_pause = (
             bool(self._frames)
-            or self._resting is not None
+            or self._quiet.timer is not None
             or (
                 self._arriving_bytes > 0
                 and (self.is_only_waiting or not self.acceptor.memory.may_go_on(self, self.frame_bytes))
@@ -582,17 +585,16 @@ class ServerConnection(asyncio.BufferedProtocol):
         """Whether another broker may be at the other end."""
         return self.pipeline.access.is_broker(self.listener, self.rights)
 
-    def may_be_answered_at_once(self, operation: Operation, topic: str) -> bool:
-        """Whether it may do this to a topic, and nothing is counted for it."""
-        rights, pipeline = self.rights, self.pipeline
-        if rights is None or pipeline.throttled is not None or pipeline.access.meter_of is not None:
-            return False
-        return rights.may(operation, Resource.TOPIC, topic)
+    def may_be_answered_at_once(self, operation: Operation, topic: str, produced: int = 0) -> bool:
+        """Whether it may do this to a topic, and quotas leave room for it."""
+        rights = self.rights
+        return rights is not None and self.metered.has_room(produced) and rights.may(operation, Resource.TOPIC, topic)
 
     def identify(self, principal: str | None) -> None:
         """The client has shown who it is; None: what it has shown holds no more, and it has to do so again."""
         self.rights = None if principal is None else self.pipeline.access.rights(principal, self.peer_host)
         self.known = None
+        self.metered.forget()
 
     # --- state, for the acceptor's sweep
 

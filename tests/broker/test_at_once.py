@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from headrace.broker.partitions import fetch_at_once
 from headrace.broker.requests.dispatch import RequestContext
 from headrace.broker.requests.pipeline import RequestPipeline
 from headrace.error_codes import ErrorCode
@@ -30,7 +29,7 @@ from headrace.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
-from headrace.records import TimestampType
+from headrace.records import Codec, TimestampType
 from headrace.runtime import DiskError, OverloadedError
 
 from . import raw
@@ -85,7 +84,7 @@ def damaged() -> bytearray:
 
 
 def produces(topic_id: bytes) -> Iterator[tuple[ProduceRequest, int]]:
-    for version in (8, 9, 12, 13):
+    for version in (3, 7, 8, 9, 12, 13):
         yield produce(raw.batch([b"one"]), topic_id=topic_id), version
         yield produce(raw.batch([b"two"]), topic_id=topic_id, acks=1), version
         yield produce(raw.batch([b"three", b"four"]), topic_id=topic_id), version
@@ -95,6 +94,7 @@ def produces(topic_id: bytes) -> Iterator[tuple[ProduceRequest, int]]:
         yield produce(raw.batch([b"nowhere"]), topic="u", topic_id=bytes(15) + b"u"), version
         yield produce(raw.batch([b"no such"]), topic_id=topic_id, index=5), version
         yield produce(b"no batch", topic_id=topic_id), version
+        yield produce(raw.batch([b"zstd"], codec=Codec.ZSTD), topic_id=topic_id), version
         yield (
             produce(raw.batch([b"numbered"], producer_id=7, producer_epoch=0, base_sequence=0), topic_id=topic_id),
             version,
@@ -110,7 +110,7 @@ def produces(topic_id: bytes) -> Iterator[tuple[ProduceRequest, int]]:
 
 
 def fetches(topic_id: bytes) -> Iterator[tuple[FetchRequest, int]]:
-    for version in (11, 12, 13, 16, 18):
+    for version in (4, 6, 7, 11, 12, 13, 16, 18):
         for isolation in (0, 1, 2):
             yield fetch(0, topic_id=topic_id, isolation_level=isolation), version
             yield fetch(1, topic_id=topic_id, isolation_level=isolation), version
@@ -167,9 +167,9 @@ def test_the_common_shapes_are_answered_in_one_go(taken_the_long_way: list[ApiKe
     async def scenario(world: World) -> None:
         identity = topic_id(world)
         everyday: Messages = [(MetadataRequest(topics=None), 12)]
-        for version in (9, 12, 13):
+        for version in (3, 7, 9, 12, 13):
             everyday.append((produce(raw.batch([b"x"]), topic_id=identity), version))
-        for version in (12, 13, 16, 18):
+        for version in (4, 7, 12, 13, 16, 18):
             everyday += [
                 (fetch(1, topic_id=identity, max_wait_ms=500, isolation_level=level), version) for level in (0, 1)
             ]
@@ -232,20 +232,6 @@ def test_what_is_allowed_is_answered_in_one_go_and_nothing_of_who_is_unknown(
     run(scenario)
 
 
-@pytest.fixture
-def read(monkeypatch: pytest.MonkeyPatch) -> list[None]:
-    """One for each fetch that was read, and not only compared with the one before it."""
-    seen: list[None] = []
-    read_small_fetch = fetch_at_once.read_small_fetch
-
-    def noting(*args: Any) -> Any:
-        seen.append(None)
-        return read_small_fetch(*args)
-
-    monkeypatch.setattr(fetch_at_once, "read_small_fetch", noting)
-    return seen
-
-
 def fetched(world: World, message: FetchRequest, version: int) -> list[Any]:
     """Error, high watermark and values that one fetch is answered with."""
     world.transport.written.clear()
@@ -255,23 +241,21 @@ def fetched(world: World, message: FetchRequest, version: int) -> list[Any]:
     return [result.error_code, result.high_watermark, [value for _, value in raw.values_of(result.records or b"")]]
 
 
-@pytest.mark.parametrize("version", [12, 13, 18])
-def test_a_fetch_that_is_like_the_one_before_is_not_read_again(version: int, read: list[None]) -> None:
+@pytest.mark.parametrize("version", [4, 11, 12, 13, 18])
+def test_fetches_of_one_connection_are_each_answered_for_themselves(
+    version: int, taken_the_long_way: list[ApiKey]
+) -> None:
     async def scenario(world: World) -> None:
         identity = topic_id(world)
         for value in (b"a", b"b"):
             world.send((produce(raw.batch([value])), 12))
         assert fetched(world, fetch(1, topic_id=identity), version) == [0, 3, [b"a", b"b"]]  # which makes the route
-        assert fetched(world, fetch(1, topic_id=identity), version) == [0, 3, [b"a", b"b"]]
-        read.clear()
+        taken_the_long_way.clear()
         assert fetched(world, fetch(2, topic_id=identity), version) == [0, 3, [b"b"]]
         world.send((produce(raw.batch([b"c"])), 12))
-        assert not read, "what else it asks for does not change that"
         assert fetched(world, fetch(1, topic_id=identity), version) == [0, 4, [b"a", b"b", b"c"]]
-        assert len(read) == 1
-        assert fetched(world, fetch(3, topic_id=identity), version) == [0, 4, [b"c"]]
         assert fetched(world, fetch(4, topic_id=identity), version) == [0, 4, []]
-        assert len(read) == 1
+        assert not taken_the_long_way
         assert fetched(world, fetch(5, topic_id=identity), version)[0] == ErrorCode.OFFSET_OUT_OF_RANGE
         assert fetched(world, fetch(2, topic_id=identity), version) == [0, 4, [b"b", b"c"]]
         metrics = world.broker.pipeline.metrics[ApiKey.FETCH]
@@ -280,7 +264,7 @@ def test_a_fetch_that_is_like_the_one_before_is_not_read_again(version: int, rea
     run(scenario)
 
 
-def test_what_is_known_of_a_fetch_does_not_outlive_what_it_depends_on(
+def test_what_a_fetch_depends_on_may_change_between_two_of_them(
     monkeypatch: pytest.MonkeyPatch, taken_the_long_way: list[ApiKey]
 ) -> None:
     async def scenario(world: World) -> None:
@@ -307,21 +291,6 @@ def test_what_is_known_of_a_fetch_does_not_outlive_what_it_depends_on(
             assert len(taken_the_long_way) == 2
         monkeypatch.setattr(broker.cluster, "topic_name", lambda topic_id: None)
         assert fetched(world, fetch(1, topic_id=identity), 13)[0] == ErrorCode.UNKNOWN_TOPIC_ID
-
-    run(scenario)
-
-
-def test_as_many_kinds_of_fetches_are_remembered_as_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch_at_once, "_KNOWN_MAX", 2)
-
-    async def scenario(world: World) -> None:
-        known = world.broker.known_fetches
-        for number in range(5):
-            for _ in range(2):
-                client_id = "c" * (1 + 200 * number)
-                world.send_bytes(b"".join(codec.encode_request(fetch(1), 12, 1, client_id)))
-                assert len(known._known) <= 2
-        assert known._known
 
     run(scenario)
 

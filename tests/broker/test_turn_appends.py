@@ -322,48 +322,23 @@ def again(turn: Turn, *messages: Any) -> list[ProduceResponse | None]:
     return turn.end()
 
 
-@pytest.fixture
-def read(monkeypatch: pytest.MonkeyPatch) -> list[None]:
-    """One for each request that was read, and not only compared with the one before it."""
-    seen: list[None] = []
-    read_small_produce = produce_at_once.read_small_produce
-
-    def noting(*args: Any) -> Any:
-        seen.append(None)
-        return read_small_produce(*args)
-
-    monkeypatch.setattr(produce_at_once, "read_small_produce", noting)
-    return seen
-
-
-def test_what_is_like_the_one_before_is_not_read_again(monkeypatch: pytest.MonkeyPatch, read: list[None]) -> None:
+def test_each_request_of_a_connection_is_read_for_itself(monkeypatch: pytest.MonkeyPatch, writes: list[int]) -> None:
     def scenario(turn: Turn) -> None:
         turn.send(produce(raw.batch([b"a"])), produce(raw.batch([b"b"])))
         turn.end()
-        read.clear()
+        writes.clear()
         answers = again(turn, produce(raw.batch([b"c" * 500])), produce(raw.batch([b"d", b"d"])))
         assert [outcome(answer) for answer in answers] == [(0, 4), (0, 5)]
-        assert not read
         damaged = raw.batch([b"damaged"])
         damaged[-1] ^= 1
-        answers = again(turn, produce(damaged), produce(raw.batch([b"e"])))
+        answers = again(turn, produce(damaged), produce(raw.batch([b"e"]), acks=1))
         assert [outcome(answer) for answer in answers] == [(ErrorCode.CORRUPT_MESSAGE, -1), (0, 7)]
-        assert not read
+        answers = again(turn, produce(raw.batch([b"f"]), topic="u"), produce(raw.batch([b"g"])))
+        assert outcome(answers[0])[0] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert outcome(answers[1]) == (0, 8)
+        assert len(writes) == 3
         metrics = turn.world.broker.pipeline.metrics[0]
         assert metrics.count == sum(metrics.local.buckets) == sum(metrics.send.buckets)
-
-    played(monkeypatch, scenario)
-
-
-def test_what_differs_from_the_one_before_is_read(monkeypatch: pytest.MonkeyPatch, read: list[None]) -> None:
-    def scenario(turn: Turn) -> None:
-        turn.send(produce(raw.batch([b"a"])), produce(raw.batch([b"b"])))
-        turn.end()
-        read.clear()
-        answers = again(turn, produce(raw.batch([b"c"]), acks=1), produce(raw.batch([b"d"]), topic="u"))
-        assert outcome(answers[0]) == (0, 4)
-        assert outcome(answers[1])[0] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        assert len(read) == 2
 
     played(monkeypatch, scenario)
 
@@ -388,22 +363,5 @@ def test_what_is_known_of_a_client_does_not_outlive_its_partition_nor_its_rights
             answers = again(turn, produce(raw.batch([b"e"])), produce(raw.batch([b"f"])))
         assert not writes, "nothing is appended together"
         assert {outcome(answer)[0] for answer in answers} == {ErrorCode.NOT_LEADER_OR_FOLLOWER}
-
-    played(monkeypatch, scenario)
-
-
-def test_as_many_kinds_of_requests_are_remembered_as_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(produce_at_once, "_KNOWN_MAX", 2)
-
-    def scenario(turn: Turn) -> None:
-        appends = turn.world.broker.turn_appends
-        for number in range(5):
-            turn.world.connect()
-            turn.connections.append((turn.world.connection, turn.world.transport))
-            client_id = "c" * (1 + 200 * number)
-            parts = codec.encode_request(produce(raw.batch([b"v"])), VERSION, 1, client_id)
-            turn.world.send_bytes(b"".join(parts))
-            assert len(appends._known) <= 2
-        assert [outcome(answer) for answer in turn.end()] == [(0, offset) for offset in range(2, 7)]
 
     played(monkeypatch, scenario)

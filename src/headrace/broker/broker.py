@@ -24,7 +24,6 @@ from headrace.broker.metadata.service import MetadataService
 from headrace.broker.metadata.store_patience import StorePatience
 from headrace.broker.metrics import serving as metrics
 from headrace.broker.partitions.checks import Checks
-from headrace.broker.partitions.fetch_at_once import KnownFetches
 from headrace.broker.partitions.fetch_sessions import FetchSessions
 from headrace.broker.partitions.leaders import Leaders
 from headrace.broker.partitions.maintenance import Maintenance
@@ -128,7 +127,6 @@ class Broker:
         self.cluster: ClusterView
         self.leaders: Leaders
         self.turn_appends: TurnAppends
-        self.known_fetches: KnownFetches
         self.replicas: Replicas
         self.replication: ReplicationManager
         self.metadata: MetadataService
@@ -275,7 +273,6 @@ class Broker:
             self._to_close.append(self._directory_reports.close)
             self.answers = Answers(self.cluster.image, self.cluster_id)
             self.turn_appends = TurnAppends(self.runtime.clock.now_ms, self.cluster, self.replicas)
-            self.known_fetches = KnownFetches(self.cluster, self.replicas)
             self.leaders = Leaders(self.cluster, self.replicas, self.answers)
             check_rights(self.pipeline, self.cluster)
             self.quotas = ClientQuotas(self.pipeline.access, self.started_with, self.runtime.clock, self.image)
@@ -356,7 +353,6 @@ class Broker:
             ControllerRequests: requests,
             FetchSessions: self.fetch_sessions,
             GroupService: self.groups,
-            KnownFetches: self.known_fetches,
             Leaders: self.leaders,
             LogDirectories: self.directories,
             MetadataFetches | None: fetches,

@@ -23,6 +23,7 @@ class ClusterView:
         self.image = Image()
         self._controller = controller
         self._config: BrokerConfig | None = None
+        self._fetch_bytes_max: tuple[BrokerConfig | None, int] = (None, 0)
 
     @property
     def started_with(self) -> BrokerConfig:
@@ -34,6 +35,14 @@ class ClusterView:
         if self._config is None:
             self._config = self._controller.broker_config(self.image)
         return self._config
+
+    @property
+    def fetch_bytes_max(self) -> int:
+        """As the configuration says, without a look-up for each fetch."""
+        config = self.config
+        if self._fetch_bytes_max[0] is not config:
+            self._fetch_bytes_max = config, config.get_int("fetch.max.bytes")
+        return self._fetch_bytes_max[1]
 
     def follow(self, changes: Changes) -> None:
         """After a change of the metadata: new settings count."""

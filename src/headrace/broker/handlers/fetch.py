@@ -15,6 +15,7 @@ from headrace.broker.requests.rights import Operation, on_cluster, on_topics, wh
 from headrace.errors import ErrorCode
 from headrace.log import WouldBlockError
 from headrace.protocol.api import ApiKey
+from headrace.protocol.common_shapes import small_fetch
 from headrace.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 
 _ISOLATION_LEVELS = (0, 1)
@@ -39,6 +40,7 @@ def _is_follower(request: FetchRequest, version: int) -> bool:
     ),
     only_waits=True,
     at_once=fetch_at_once,
+    shape=small_fetch,
 )
 def fetch(
     request: FetchRequest, context: RequestContext, rooms: FetchRooms, metadata: MetadataFetches | None

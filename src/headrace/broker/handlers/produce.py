@@ -17,6 +17,7 @@ from headrace.broker.partitions.leaders import Leaders
 from headrace.broker.partitions.partition import Partition
 from headrace.broker.partitions.produce_at_once import (
     NO_LEADER,
+    ZSTD_SINCE_VERSION,
     TooNewCodecError,
     fill_error,
     is_one_batch,
@@ -49,6 +50,7 @@ from headrace.errors import (
 )
 from headrace.log import Appended, Checked, TakesLongError, Verification
 from headrace.protocol.api import ApiKey
+from headrace.protocol.common_shapes import small_produce
 from headrace.protocol.messages.produce import (
     LeaderIdAndEpoch,
     NodeEndpoint,
@@ -71,7 +73,6 @@ from headrace.topics import TopicPartition
 from headrace.transactions import PRODUCE_ADDS_VERSION, QUESTIONS_MAX, produce_error
 
 VALID_ACKS = (-1, 0, 1)
-ZSTD_SINCE_VERSION = 7
 LEADER_SINCE_VERSION = 10
 
 # What the coordinator said about the first batch of a transaction: the guard to write it with, or why it is refused.
@@ -103,6 +104,7 @@ class ProduceRooms:
         on_topics(Operation.WRITE, "topic_data.name", "topic_data.topic_id"),
     ),
     at_once=produce_at_once,
+    shape=small_produce,
 )
 def produce(request: ProduceRequest, context: RequestContext, rooms: ProduceRooms) -> _Result:
     if context.connection.uncommitted:

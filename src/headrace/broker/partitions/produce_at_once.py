@@ -36,15 +36,6 @@ from headrace.log import (
     plain_checked,
     plain_fields,
 )
-from headrace.net.frames import LENGTH_BYTES, FrameReader
-from headrace.protocol.common_shapes import (
-    PRODUCE_SINCE_VERSION,
-    TOPIC_IDS_SINCE_VERSION,
-    ProduceShape,
-    head_bytes,
-    read_small_produce,
-    small_produce_answer,
-)
 from headrace.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
@@ -52,22 +43,21 @@ from headrace.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
-from headrace.records.batch import ATTRIBUTES_AT, HEADER_BYTES, PREFIX_BYTES, TRANSACTIONAL_BIT
+from headrace.records import Codec
+from headrace.records.batch import ATTRIBUTES_AT, CODEC_MASK, HEADER_BYTES, PREFIX_BYTES, TRANSACTIONAL_BIT
 from headrace.runtime import BUSY, Buffer, DiskError
 
 if TYPE_CHECKING:
     from headrace.broker.partitions.replicas import Replicas
-    from headrace.broker.requests.access import Rights
     from headrace.broker.requests.pipeline import Route
     from headrace.broker.server.connection import ServerConnection
     from headrace.broker.view import ClusterView
 
+TOPIC_IDS_SINCE_VERSION = 13
+ZSTD_SINCE_VERSION = 7
 #: So many are appended together at most: about half a millisecond's work.
 TOGETHER_MAX = 64
 MAGIC_AT, MAGIC = 16, 2
-# How many kinds of requests are known, and how long what they have in common may be.
-_KNOWN_MAX = 1024
-_KNOWN_BYTES_MAX = 512
 NO_TOPIC_ID = bytes(16)
 NO_APPEND_TIME = -1
 # What is told where there is no other leader to tell. It is never changed, so that all answers can share it.
@@ -92,62 +82,9 @@ _WITHOUT_LOG_START = (
 )
 
 
-class KnownProduce:
-    """Small produces of one client to one partition, which are put off again without being read anew."""
-
-    __slots__ = ("_appends", "_key", "group", "index", "route", "shape", "topic")
-
-    def __init__(
-        self, appends: TurnAppends, route: Route, key: tuple[str, int], topic: bytes, shape: ProduceShape
-    ) -> None:
-        """`topic` is as it stood in the request."""
-        self._appends = appends
-        self._key = key
-        self.route = route
-        self.topic = topic
-        self.index = key[1]
-        self.shape = shape
-        #: Those of its partition that wait in the present turn, once one of these is among them.
-        self.group: list[_Waiting] | None = None
-
-    def take(self, connection: ServerConnection, reader: FrameReader, nbytes: int) -> bool:
-        """Put off the frame in the reader's buffer, if it is one of these; False, having done nothing, otherwise."""
-        found = self.shape.read(reader.chunk, nbytes)
-        if found is None:
-            return False
-        correlation_id, start, end = found
-        if end - start < HEADER_BYTES or reader.chunk[start + ATTRIBUTES_AT + 1] & TRANSACTIONAL_BIT:
-            return False
-        # Whether they may be put off is looked at for the first of a turn; what changes within it, when it ends.
-        group = self.group
-        if group is None:
-            group = self._begin_group(connection, nbytes)
-            if group is None:
-                return False
-        elif not connection.may_be_answered_at_once(Operation.WRITE, self._key[0], nbytes):
-            return False
-        waiting = (connection, self, correlation_id, reader.chunk_view[start:end], nbytes - LENGTH_BYTES)
-        self._appends.put(group, waiting)
-        return True
-
-    def _begin_group(self, connection: ServerConnection, nbytes: int) -> list[_Waiting] | None:
-        appends, key = self._appends, self._key
-        if not connection.may_be_answered_at_once(Operation.WRITE, key[0], nbytes):
-            return None
-        if self.route.api_version >= TOPIC_IDS_SINCE_VERSION and appends.cluster.topic_name(self.topic) != key[0]:
-            return None
-        partition = appends.replicas.partitions.get(key)
-        if partition is None or partition.state is not None:
-            return None
-        group = appends.begin(partition, self, connection)
-        if group is None:
-            connection.known = None  # it is alone now: then it is of no use
-        return group
-
-
-#: One client's batch that waits for the end of the turn: who sent it, what is known of such, the correlation id, the
-#: batch where it lies in the connection's buffer, and the size of the frame.
-_Waiting: TypeAlias = "tuple[ServerConnection, KnownProduce, int, memoryview, int]"
+#: One client's batch that waits for the end of the turn: who sent it, its route, the correlation id, the topic as it
+#: stands in the request, the partition, the batch where it lies in the connection's buffer, and the size of the frame.
+_Waiting: TypeAlias = "tuple[ServerConnection, Route, int, bytes, int, memoryview, int]"
 
 
 class TurnAppends:
@@ -158,47 +95,27 @@ class TurnAppends:
         self.replicas = replicas
         self._now_ms = now_ms
         self._groups: dict[Partition, list[_Waiting]] = {}
-        self._begun: list[KnownProduce] = []
         self._count = 0
-        self._known: dict[bytes, KnownProduce] = {}
 
-    def know(self, route: Route, frame: memoryview, position: int, topic: bytes, key: tuple[str, int]) -> KnownProduce:
-        """What is known of requests like this one, of whichever connection."""
-        head = bytes(frame[: head_bytes(position, topic)])
-        same = head[:4] + head[8:]  # all but the correlation id
-        known = self._known.get(same)
-        if known is None or known.route is not route:
-            known = KnownProduce(self, route, key, topic, ProduceShape(frame, position, topic, key[1]))
-            if len(same) <= _KNOWN_BYTES_MAX:
-                if len(self._known) >= _KNOWN_MAX:
-                    self._known.clear()
-                self._known[same] = known
-        return known
-
-    def begin(self, partition: Partition, known: KnownProduce, connection: ServerConnection) -> list[_Waiting] | None:
-        """Where such requests wait in this turn; None when no other connection is read in it."""
-        group = self._groups.get(partition)
+    def put(self, partition: Partition, waiting: _Waiting) -> bool:
+        """Append it when the turn ends; False when no other connection is read in it."""
+        groups, connection = self._groups, waiting[0]
+        group = groups.get(partition)
         if group is None:
-            if not self._groups and not connection.at_turn_end(self.finish):
-                return None
-            group = self._groups[partition] = []
-        known.group = group
-        self._begun.append(known)
-        return group
-
-    def put(self, group: list[_Waiting], waiting: _Waiting) -> None:
-        group.append(waiting)
-        waiting[0].is_put_off = True
+            if not groups and not connection.at_turn_end(self.finish):
+                return False
+            groups[partition] = [waiting]
+        else:
+            group.append(waiting)
+        connection.put_off_until = self.finish
         self._count += 1
         if self._count >= TOGETHER_MAX:
             self.finish()
+        return True
 
     def finish(self) -> None:
         """Append all that waits, and answer."""
         groups, self._groups, self._count = self._groups, {}, 0
-        begun, self._begun = self._begun, []
-        for known in begun:
-            known.group = None
         for partition, group in groups.items():
             now = group[0][0].acceptor.now
             turn_began = now()
@@ -209,23 +126,31 @@ class TurnAppends:
                 for waiting in group:
                     waiting[0].fail(error)
                 continue
-            began: list[float] = []
-            request_bytes = response_bytes = 0
-            used_s = (ran - turn_began) / len(group)
-            for (connection, known, _, _, frame_bytes), answer in zip(group, answers):
-                if connection.answer_put_off(known.route, answer, frame_bytes, ran, used_s):
-                    assert answer is not None
-                    began.append(connection.frame_began)
-                    request_bytes += frame_bytes
-                    response_bytes += len(answer)
-            group[0][1].route.metrics.add_together(request_bytes, response_bytes, began, ran, now())
+            _send(group, answers, ran, (ran - turn_began) / len(group))
+
+
+def _send(group: Sequence[_Waiting], answers: Sequence[bytes | None], ran: float, used_s: float) -> None:
+    """Send the answers, and count what was answered, for each API version together; each has `used_s`."""
+    sent: dict[Route, tuple[list[float], list[int]]] = {}
+    for (connection, route, _, _, _, _, frame_bytes), answer in zip(group, answers):
+        if connection.answer_put_off(route, answer, frame_bytes, ran, used_s):
+            assert answer is not None
+            counted = sent.get(route)
+            if counted is None:
+                counted = sent[route] = ([], [0, 0])
+            counted[0].append(connection.frame_began)
+            counted[1][0] += frame_bytes
+            counted[1][1] += len(answer)
+    now = group[0][0].acceptor.now()
+    for route, (began, (request_bytes, response_bytes)) in sent.items():
+        route.metrics.add_together(request_bytes, response_bytes, began, ran, now)
 
 
 def _append_and_answer(partition: Partition, group: Sequence[_Waiting], now_ms: int) -> list[bytes | None]:
     """None: it goes the way of all others."""
     if not partition.takes_at_once(-1):  # in the same turn it may have been deleted, or its disk have failed
         return [None] * len(group)
-    batches = [waiting[3] for waiting in group]
+    batches = [waiting[5] for waiting in group]
     found = look_at(partition, batches, now_ms)
     first = append_plain(partition, batches, found)
     if first is None:
@@ -234,8 +159,8 @@ def _append_and_answer(partition: Partition, group: Sequence[_Waiting], now_ms: 
         return _answers(partition, group, [first] * len(group))
     log_start = partition.log.view.start_offset
     return [
-        known.shape.answer(correlation_id, offset, NO_APPEND_TIME, log_start)
-        for offset, (_, known, correlation_id, _, _) in enumerate(group, first)
+        route.shape.answer(correlation_id, topic, index, offset, NO_APPEND_TIME, log_start)
+        for offset, (_, route, correlation_id, topic, index, _, _) in enumerate(group, first)
     ]
 
 
@@ -315,14 +240,14 @@ def _answers(
 ) -> list[bytes | None]:
     """None: it goes the way of all others."""
     answers: list[bytes | None] = []
-    for (_, known, correlation_id, records, _), outcome in zip(group, outcomes):
+    for (_, route, correlation_id, topic, index, records, _), outcome in zip(group, outcomes):
         if isinstance(outcome, Appended):
-            answers.append(known.shape.answer(correlation_id, outcome[0], outcome[2], outcome[3]))
+            answers.append(route.shape.answer(correlation_id, topic, index, outcome[0], outcome[2], outcome[3]))
         elif outcome is None:
             answers.append(None)
         else:
-            response = _refusal(partition, known.topic, known.index, records, outcome, known.route.api_version)
-            answers.append(known.route.encode_refusal(response, correlation_id))
+            response = _refusal(partition, topic, index, records, outcome, route.api_version)
+            answers.append(route.encode_refusal(response, correlation_id))
     return answers
 
 
@@ -331,41 +256,45 @@ def produce_at_once(
     position: int,
     route: Route,
     correlation_id: int,
-    rights: Rights,
-    connection: ServerConnection | None,
+    connection: ServerConnection,
+    may_put_off: bool,
     appends: TurnAppends,
 ) -> bytes | ProduceResponse | PutOff | None:
     """One client's batch in a request of the common shape, to a log that takes it (or refuses it) without a wait.
 
-    None, with nothing written, for whatever is not as simple. With a connection it may be put off.
+    None, with nothing written, for whatever is not as simple.
     """
-    version = route.api_version
-    if version < PRODUCE_SINCE_VERSION:
-        return None
-    found = read_small_produce(frame, position, version)
+    found = route.shape.read(frame, position)
     if found is None:
         return None
-    topic, acks, index, records = found
-    if (acks != -1 and acks != 1) or len(records) < HEADER_BYTES or records[ATTRIBUTES_AT + 1] & TRANSACTIONAL_BIT:
+    topic, acks, _, index, records = found
+    if (acks != -1 and acks != 1) or len(records) < HEADER_BYTES:
         return None
-    name = name_of(appends.cluster, topic, version)
+    version = route.api_version
+    attributes = records[ATTRIBUTES_AT + 1]
+    if attributes & TRANSACTIONAL_BIT or (version < ZSTD_SINCE_VERSION and attributes & CODEC_MASK >= Codec.ZSTD):
+        return None
+    name = name_of(appends.cluster, topic, route)
     partition = appends.replicas.partitions.get((name, index))
-    if partition is None or name in INTERNAL_TOPICS or not rights.may(Operation.WRITE, Resource.TOPIC, name):
+    rights = connection.rights
+    if partition is None or name in INTERNAL_TOPICS or rights is None:
         return None
-    if connection is not None and partition.state is None:
-        known = appends.know(route, frame, position, topic, (name, index))
-        group = appends.begin(partition, known, connection)
-        if group is not None:
-            connection.known = known
-            appends.put(group, (connection, known, correlation_id, records, len(frame)))
-            return PUT_OFF
+    if not rights.may(Operation.WRITE, Resource.TOPIC, name):
+        return None
+    if (
+        may_put_off
+        and partition.state is None
+        and appends.put(partition, (connection, route, correlation_id, topic, index, records, len(frame)))
+    ):
+        return PUT_OFF
     try:
         appended = partition.append_at_once(records, acks)
     except KafkaError as error:
         return _refusal(partition, topic, index, records, error, version)
     if appended is None:
         return None
-    return small_produce_answer(correlation_id, topic, index, appended[0], appended[2], appended[3])
+    answer: bytes = route.shape.answer(correlation_id, topic, index, appended[0], appended[2], appended[3])
+    return answer
 
 
 def _refusal(

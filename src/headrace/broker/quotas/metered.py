@@ -34,8 +34,6 @@ class Metered:
         if self._version == access.quotas_version and self._client_id == client_id:
             return
         self._version, self._client_id = access.quotas_version, client_id
-        # Whatever else the connection is known for counts for another client id.
-        connection.known = None
         name = client_id.decode(errors="replace")
         is_broker = name.startswith(BROKER_CLIENT_ID) and connection.is_brokers
         meter_of = None if is_broker else access.meter_of

@@ -36,10 +36,10 @@ HandlerFunction: TypeAlias = Callable[..., Any]
 HANDLER_OWN: Final = 2
 AT_ONCE_OWN: Final = 6
 F = TypeVar("F", bound=HandlerFunction)
-# For requests of the most common shape: given the frame, where its body begins, its route, the correlation id, the
-# rights of who asks, perhaps a connection, and the services that it names: the whole answer, or a response that is
-# still to be encoded; or None, having done nothing, when the request has another shape, is not allowed or has to wait.
-# Given a connection, it may be PUT_OFF.
+# For requests of a fixed shape: given the frame, where its body begins, its route, the correlation id, the connection,
+# whether it may be PUT_OFF, and the services that it names: the whole answer, or a response that is still to be
+# encoded; or None, having done nothing, when the request has another shape, is not allowed, is over a quota or has to
+# wait.
 AtOnce: TypeAlias = Callable[..., Any]
 
 
@@ -222,8 +222,10 @@ class Handler:
     #: Brokers send it to each other; others are not told of it.
     between_brokers: bool
     function: HandlerFunction
-    #: Tried first, and only where nobody is checked or throttled.
+    #: Tried first.
     at_once: AtOnce | None
+    #: Of a version: what `at_once` reads and writes such requests with, as `Route.shape`.
+    shape: Callable[[int], Any] | None
     request_class: type
     response_class: type
 
@@ -242,6 +244,7 @@ def handles(
     each_once: bool = False,
     between_brokers: bool = False,
     at_once: AtOnce | None = None,
+    shape: Callable[[int], Any] | None = None,
 ) -> Callable[[F], F]:
     """Register a function for an API key and an inclusive range of versions."""
 
@@ -263,6 +266,7 @@ def handles(
             between_brokers=between_brokers,
             function=function,
             at_once=at_once,
+            shape=shape,
             request_class=declared.request,
             response_class=declared.response,
         )

@@ -79,6 +79,7 @@ class Route:
         "kept",
         "metrics",
         "produces",
+        "shape",
         "tells_error",
         "tells_throttle",
     )
@@ -109,6 +110,7 @@ class Route:
         self.decode = decoder(handler.request_class, version) if is_served else None
         self.has_tags = is_served and codec.has_flexible_header(handler.request_class, version)
         self.encode = codec.response_encoder(handler.response_class, version)
+        self.shape: Any = handler.shape(version) if handler.shape is not None and is_served else None
 
     def encode_refusal(self, response: Any, correlation_id: int) -> bytes:
         """The whole answer of a request that is answered at once, but not with what it asks for."""
@@ -172,8 +174,7 @@ class RequestPipeline:
             return None
         at_once = route.at_once
         if at_once is not None:
-            waits = connection if may_put_off else None
-            answer = at_once(frame, position, route, correlation_id, rights, waits)
+            answer = at_once(frame, position, route, correlation_id, connection, may_put_off)
             if answer is PUT_OFF or type(answer) is bytes:
                 return route, answer
             return None if answer is None else (route, route.encode_refusal(answer, correlation_id))

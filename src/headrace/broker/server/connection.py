@@ -23,7 +23,6 @@ from headrace.broker.quotas.metered import Metered
 from headrace.broker.requests.access import ANONYMOUS
 from headrace.broker.requests.costly_requests import COSTLY_FROM_BYTES, SLOW_S, TURN_S, api_key_of
 from headrace.broker.requests.dispatch import PUT_OFF, CloseConnectionError, Pending, RequestContext
-from headrace.broker.requests.rights import Operation, Resource
 from headrace.broker.security.login import Login
 from headrace.broker.security.tls import NoPrincipalError
 from headrace.broker.server.answer_line import AnswerLine
@@ -36,8 +35,6 @@ from headrace.protocol.wire import MalformedMessageError
 from headrace.runtime import DiskError, FileMissingError
 
 if TYPE_CHECKING:
-    from headrace.broker.partitions.fetch_at_once import KnownFetch
-    from headrace.broker.partitions.produce_at_once import KnownProduce
     from headrace.broker.replication.commits import CommitWait
     from headrace.broker.requests.access import Rights
     from headrace.broker.requests.pipeline import RequestPipeline, Route
@@ -61,8 +58,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         "_arrived", "_arriving_bytes", "_at_turn_end", "_awaited", "_frames", "_handling", "_in_line", "_now",
         "_only_waits", "_outbox", "_quiet", "_reader", "_reading_paused", "_sending", "_task", "_transport",
         "_turn_due", "acceptor", "began", "close_reason", "costly_s_per_byte", "frame_began", "has_been_valid",
-        "is_put_off", "known", "last_progress", "last_written", "listener", "login", "metered", "peer_host",
-        "peer_port", "pipeline", "rights", "security", "slow_s", "uncommitted",
+        "last_progress", "last_written", "listener", "login", "metered", "peer_host", "peer_port", "pipeline",
+        "put_off_until", "rights", "security", "slow_s", "uncommitted",
     )  # fmt: skip
 
     def __init__(self, acceptor: Acceptor, listener: str, security: ListenerSecurity | None = None) -> None:
@@ -101,10 +98,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._quiet = QuietTime(self)  # of a client that sends too much
         self._reading_paused = False
         self._arriving_bytes = 0
-        #: A request lies in the reader's buffer until the turn ends.
-        self.is_put_off = False
-        #: What its small requests have in common.
-        self.known: KnownProduce | KnownFetch | None = None
+        #: A request lies in the reader's buffer until the turn ends; what ends it now. None: there is none.
+        self.put_off_until: Callable[[], None] | None = None
         # Of transports that are read together with others.
         self._at_turn_end: Callable[[Callable[[], None]], bool] | None = None
         #: What its costly requests have cost of the loop's time; None before the first.
@@ -175,7 +170,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.acceptor.release(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        assert not self.is_put_off, "the frame that waits for the end of the turn would be overwritten"
+        if self.put_off_until is not None:
+            self.put_off_until()  # or the frame that waits for it would be overwritten
         buffer = self._reader.buffer()
         if self._arriving_bytes:
             self._count_arriving()
@@ -190,8 +186,6 @@ class ServerConnection(asyncio.BufferedProtocol):
             self.frame_began = now
             # Who fills its buffer is read again in this turn, into the same place.
             may_put_off = nbytes < CHUNK_BYTES
-            if may_put_off and self.known is not None and self.known.take(self, reader, nbytes):
-                return
             frame = reader.chunk_view[FRAME_LENGTH_BYTES:nbytes]
             if self._answer_at_once(frame, now, now, may_put_off=may_put_off):
                 return
@@ -348,13 +342,6 @@ class ServerConnection(asyncio.BufferedProtocol):
         assert self._outbox is not None
         self._outbox.send_one(data)
 
-    def answer_known(self, route: Route, answer: bytes, frame_bytes: int) -> bool:
-        """The answer to the request that is the only one in the reader's buffer; False where a quota has no room."""
-        has_room = not route.consumes or self.metered.has_room(0, len(answer))
-        if has_room:
-            self._send_at_once(route, answer, frame_bytes, self.frame_began, self.frame_began, self._now())
-        return has_room
-
     def at_turn_end(self, finish: Callable[[], None]) -> bool:
         """Call `finish` when all connections of this turn are read; False where each is read for itself."""
         return self._at_turn_end is not None and self._at_turn_end(finish)
@@ -364,7 +351,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
         Whether it is sent, but not counted: that is done for all of a turn together.
         """
-        self.is_put_off = False
+        self.put_off_until = None
         transport, outbox = self._transport, self._outbox
         if transport is None or outbox is None or transport.is_closing():
             return False
@@ -585,15 +572,9 @@ class ServerConnection(asyncio.BufferedProtocol):
         """Whether another broker may be at the other end."""
         return self.pipeline.access.is_broker(self.listener, self.rights)
 
-    def may_be_answered_at_once(self, operation: Operation, topic: str, produced: int = 0) -> bool:
-        """Whether it may do this to a topic, and quotas leave room for it."""
-        rights = self.rights
-        return rights is not None and self.metered.has_room(produced) and rights.may(operation, Resource.TOPIC, topic)
-
     def identify(self, principal: str | None) -> None:
         """The client has shown who it is; None: what it has shown holds no more, and it has to do so again."""
         self.rights = None if principal is None else self.pipeline.access.rights(principal, self.peer_host)
-        self.known = None
         self.metered.forget()
 
     # --- state, for the acceptor's sweep

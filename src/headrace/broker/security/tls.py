@@ -15,9 +15,11 @@ from headrace.broker.security.principals import MalformedNameError, NoRuleError,
 from headrace.cluster.broker_config import base_name
 from headrace.config import ConfigError
 from headrace.net.key_stores import first_certificate
+from headrace.net.sasl.serving import USER
 from headrace.net.tls import identity, server_context
 
 if TYPE_CHECKING:
+    from headrace.broker.server.connection import ServerConnection
     from headrace.cluster.broker_config import BrokerConfig
     from headrace.config import ConfigValue
 
@@ -136,6 +138,19 @@ class ListenerTls:
             return self._rules.user(subject_of(certificate))
         except (MalformedNameError, NoRuleError) as error:
             raise NoPrincipalError(str(error)) from None
+
+
+def identify(connection: ServerConnection, tls: ListenerTls, shown: ssl.SSLSocket | ssl.SSLObject) -> None:
+    """The client of a connection is whom its certificate names, if it has shown one."""
+    try:
+        user = tls.user(shown)
+    except NoPrincipalError as error:
+        connection.rights = None
+        connection.tls_refused(str(error))
+        connection.abort("its certificate names nobody")
+        return
+    if user is not None:
+        connection.identify(f"{USER}:{user}")
 
 
 def is_of_tls(name: str) -> bool:

@@ -24,13 +24,12 @@ from headrace.broker.requests.access import ANONYMOUS
 from headrace.broker.requests.costly_requests import COSTLY_FROM_BYTES, SLOW_S, TURN_S, api_key_of
 from headrace.broker.requests.dispatch import PUT_OFF, CloseConnectionError, Pending, RequestContext
 from headrace.broker.security.login import Login
-from headrace.broker.security.tls import NoPrincipalError
+from headrace.broker.security.tls import identify
 from headrace.broker.server.answer_line import AnswerLine
 from headrace.broker.server.quiet_time import QuietTime
 from headrace.net.frames import CHUNK_BYTES, FrameReader, FrameRefusedError
 from headrace.net.frames import LENGTH_BYTES as FRAME_LENGTH_BYTES
 from headrace.net.outbox import Outbox, Part
-from headrace.net.sasl.serving import USER
 from headrace.protocol.wire import MalformedMessageError
 from headrace.runtime import DiskError, FileMissingError
 
@@ -134,17 +133,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         assert self._transport is not None
         assert self._tls is not None
         self.rights = self.pipeline.access.begin(self.listener, self.peer_host)
-        if self.rights is None:
-            return  # who it is its login says
-        try:
-            user = self._tls.user(self._transport.get_extra_info("ssl_object"))
-        except NoPrincipalError as error:
-            self.rights = None
-            self.tls_refused(str(error))
-            self.abort("its certificate names nobody")
-            return
-        if user is not None:
-            self.identify(f"{USER}:{user}")
+        if self.rights is not None:  # otherwise its login says who it is
+            identify(self, self._tls, self._transport.get_extra_info("ssl_object"))
 
     def tls_refused(self, why: str) -> None:
         assert self.security is not None
@@ -184,10 +174,9 @@ class ServerConnection(asyncio.BufferedProtocol):
         reader = self._reader
         if is_free and reader.is_only_frame(nbytes) and self._may_handle():
             self.frame_began = now
-            # Who fills its buffer is read again in this turn, into the same place.
-            may_put_off = nbytes < CHUNK_BYTES
             frame = reader.chunk_view[FRAME_LENGTH_BYTES:nbytes]
-            if self._answer_at_once(frame, now, now, may_put_off=may_put_off):
+            # Who fills its buffer is read again in this turn, into the same place.
+            if self._answer_at_once(frame, now, now, may_put_off=nbytes < CHUNK_BYTES):
                 return
             was_tried = True
         self._take_in(nbytes, now, was_tried=was_tried)
@@ -413,10 +402,9 @@ class ServerConnection(asyncio.BufferedProtocol):
         # As in `has_room_for_answer`, which is asked where there is something to be done.
         if outbox is None or not outbox.is_empty or (self._sending is not None and not self.has_room_for_answer()):
             return False
-        if self._quiet.timer is not None or not self.acceptor.is_open:
-            return False
         # Nothing is begun for a client that is gone, also if nobody has been told yet.
-        return transport is not None and not transport.is_closing()
+        is_lost = transport is None or transport.is_closing()
+        return self._quiet.timer is None and self.acceptor.is_open and not is_lost
 
     async def _finish_later(self, context: RequestContext, pending: Pending[Any]) -> None:
         try:

@@ -37,6 +37,7 @@ COMMANDS = {
     "cluster": ("cluster", "Describe a cluster; start, hurt and heal one on this machine."),
     "reassign": ("reassign", "Move replicas between brokers: plan, run, status, cancel."),
     "elect": ("elect", "Elect leaders: the preferred ones, or, at a price, any."),
+    "registry": ("registry", "Start a schema registry that speaks Confluent's interface."),
     "log": ("log", "Look into a data directory, without a broker."),
     "simulate": ("headrace.testing.simulated.command", "Run whole clusters in virtual time, under faults."),
 }

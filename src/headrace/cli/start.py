@@ -14,7 +14,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
 
 DEFAULT_LISTEN = "127.0.0.1:9092"
+DEFAULT_REGISTRY = "127.0.0.1:8081"
 LEVELS = ("debug", "info", "warning", "error")
 # Threads look into batches and unpack them; how long the event loop, which everyone waits for, waits for one of them.
 SWITCH_INTERVAL_S = 0.0005
@@ -51,7 +52,7 @@ def start(arguments: Sequence[str]) -> int:
             check_directories(settings)
     except ConfigError as error:
         return _refuse(error)
-    return run_broker(settings)
+    return run_broker(settings, registry=options.registry)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -84,6 +85,13 @@ def parser() -> argparse.ArgumentParser:
     )
     found.add_argument(
         "--metrics-port", metavar="PORT", help="serve /metrics for Prometheus on this port of 127.0.0.1 (0: a free one)"
+    )
+    found.add_argument(
+        "--registry",
+        metavar="HOST:PORT",
+        nargs="?",
+        const=DEFAULT_REGISTRY,
+        help=f"a schema registry beside the broker, which keeps its schemas in it (at {DEFAULT_REGISTRY} unless said)",
     )
     found.add_argument("--log-level", choices=LEVELS, default="info", help="what is worth a line (default: info)")
     return found
@@ -197,14 +205,14 @@ def public_host_name() -> str:
 # --- running ----------------------------------------------------------------------------------------------------------
 
 
-def run_broker(settings: dict[str, RawValue]) -> int:
+def run_broker(settings: dict[str, RawValue], *, registry: str | None = None) -> int:
     """Run until a signal; every way that a start can fail is one line on stderr."""
     from headrace.errors import HeadraceError
     from headrace.runtime import ListenFailedError
 
     try:
         sys.setswitchinterval(SWITCH_INTERVAL_S)
-        asyncio.run(_serve(settings))
+        asyncio.run(_serve(settings, registry))
     except ListenFailedError as error:
         hint = ". Stop what listens there, or choose another address with --listen" if _in_use(error) else ""
         return _fail(f"{error}{hint}")
@@ -222,7 +230,7 @@ def _in_use(error: BaseException) -> bool:
     return isinstance(cause, OSError) and cause.errno == errno.EADDRINUSE
 
 
-async def _serve(settings: dict[str, RawValue]) -> None:
+async def _serve(settings: dict[str, RawValue], registry: str | None) -> None:
     from headrace.broker.broker import Broker
     from headrace.broker.metadata.identity import ReplacedError
     from headrace.broker.metadata.store_patience import StartGivenUpError
@@ -255,6 +263,8 @@ async def _serve(settings: dict[str, RawValue]) -> None:
                 _warn_of_everyone(broker)
                 collecting = loop.create_task(keep_frozen(lambda: len(broker.replicas.partitions)))
                 print(banner(broker), flush=True)
+                async with _registry_beside(broker, registry):
+                    await waiting
             await waiting
         finally:
             if collecting is not None:
@@ -272,6 +282,29 @@ async def _serve(settings: dict[str, RawValue]) -> None:
     logging.getLogger("headrace").info("stopped cleanly")
     if broker.identity.replaced is not None:
         raise ReplacedError(broker.identity.replaced)
+
+
+@contextlib.asynccontextmanager
+async def _registry_beside(broker: Broker, listen: str | None) -> AsyncIterator[None]:
+    """A schema registry on a thread of its own, for as long as the broker serves."""
+    if listen is None:
+        yield
+        return
+    from headrace.registry.thread import running_registry
+
+    host, port = broker.addresses[0]
+    own = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)
+    settings: dict[str, RawValue] = {
+        "kafkastore.bootstrap.servers": _joined(own, port),
+        "listeners": f"http://{listen}",
+    }
+    running = running_registry(settings)
+    server = await asyncio.to_thread(running.__enter__)
+    print(f"  schemas        {server.url}", flush=True)
+    try:
+        yield
+    finally:
+        await asyncio.to_thread(running.__exit__, None, None, None)
 
 
 async def _until_over(stopping: asyncio.Event, broker: Broker) -> None:

@@ -1,6 +1,6 @@
 """Kafka for tests: a broker inside the process (`broker`) or several in processes of their own (`cluster`), faults on
-the way to them (`FaultProxy`), a ZooKeeper to share (`ZooKeeperProcess`), and a cluster in virtual time
-(`simulated_cluster`). Its fixtures of pytest are in `headrace.testing.pytest_plugin`."""
+the way to them (`FaultProxy`), a schema registry (`registry`), a ZooKeeper to share (`ZooKeeperProcess`), and a cluster
+in virtual time (`simulated_cluster`). Its fixtures of pytest are in `headrace.testing.pytest_plugin`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from headrace.testing.embedded import EmbeddedBroker, broker
     from headrace.testing.processes import BrokerDidNotStartError, BrokerProcess
     from headrace.testing.proxy import Cut, Direction, FaultProxy, Reorder
+    from headrace.testing.schema_registry import EmbeddedRegistry, registry
     from headrace.testing.server_process import free_port
     from headrace.testing.simulated.cluster import SimulatedCluster, simulated_cluster
     from headrace.testing.zookeeper import ZooKeeperEnsemble, ZooKeeperNotFoundError, ZooKeeperProcess
@@ -27,6 +28,7 @@ _LAZY = {
     "Cut": "proxy",
     "Direction": "proxy",
     "EmbeddedBroker": "embedded",
+    "EmbeddedRegistry": "schema_registry",
     "FaultProxy": "proxy",
     "Reorder": "proxy",
     "SimulatedCluster": "simulated.cluster",
@@ -36,6 +38,7 @@ _LAZY = {
     "broker": "embedded",
     "cluster": "brokers",
     "free_port": "server_process",
+    "registry": "schema_registry",
     "simulated_cluster": "simulated.cluster",
 }
 # The names that these had before, for programs that use them.
@@ -49,6 +52,7 @@ __all__ = [
     "Cut",
     "Direction",
     "EmbeddedBroker",
+    "EmbeddedRegistry",
     "FaultProxy",
     "NoZooKeeper",
     "Reorder",
@@ -59,6 +63,7 @@ __all__ = [
     "broker",
     "cluster",
     "free_port",
+    "registry",
     "simulated_cluster",
 ]
 

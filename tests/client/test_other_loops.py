@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from tests.runtime.recorder import Recorder
-from tests.secured.certificates import Authority
 
 from headrace.aio import Admin, Consumer, Producer
+from headrace.certificates import Authority
 from headrace.runtime import real_runtime
 from headrace.testing import broker
 

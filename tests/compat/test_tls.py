@@ -14,9 +14,9 @@ import kafka as kafka_python
 import pytest
 from tests.broker.security.settings import USERS, plain_jaas
 from tests.broker.security.tls import with_tls
-from tests.secured.certificates import Authority
 
 from headrace import Admin
+from headrace.certificates import Authority
 from headrace.client.admin import ScramMechanism, UserScramCredentialUpsertion
 from headrace.testing import EmbeddedBroker, broker
 

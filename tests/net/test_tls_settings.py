@@ -11,9 +11,8 @@ import pytest
 
 pytest.importorskip("cryptography")
 
-from tests.secured.certificates import Authority, Identity
-
 from headrace import Admin, Consumer, Producer
+from headrace.certificates import Authority, Identity
 from headrace.client.configs import COMMON_KEYS, UnknownConfigWarning, read_config
 from headrace.client.producer.config import read_producer_config
 from headrace.config import ConfigDefinition, ConfigError
@@ -103,7 +102,7 @@ def test_a_pkcs12_store_is_read_whatever_its_name_and_type(tmp_path: Path) -> No
     store.write_bytes(AUTHORITY.pkcs12(CLIENT, "open sesame"))
     given = {"ssl_keystore_location": str(store), "ssl_truststore_location": str(store), "ssl_keystore_type": "JKS"}
     made = context(**given, ssl_keystore_password="open sesame", ssl_truststore_password="open sesame")
-    assert {name[0][0][1] for name in (one["subject"] for one in made.get_ca_certs())} == {"headrace test authority"}
+    assert {name[0][0][1] for name in (one["subject"] for one in made.get_ca_certs())} == {"Headrace trial authority"}
     with pytest.raises(ConfigError, match=r"cannot be opened \(is ssl.keystore.password right") as refused:
         context(ssl_keystore_location=str(store), ssl_keystore_password="wrong secret")
     assert "wrong secret" not in str(refused.value)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from tests.secured.certificates import Authority, Identity
+    from headrace.certificates import Authority, Identity
 
 MODULES = "org.apache.kafka.common.security."
 PLAIN_MODULE = MODULES + "plain.PlainLoginModule"
@@ -125,9 +125,9 @@ def _free_ports(count: int) -> list[int]:
 def secured_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredKafka]:
     pytest.importorskip("cryptography")
     from bench.peers import kafka_libs, why_no_kafka
-    from tests.secured.certificates import Authority
 
     from headrace import Admin
+    from headrace.certificates import Authority
     from headrace.client.admin import ScramMechanism, UserScramCredentialUpsertion
 
     if kafka_libs() is None:

@@ -171,7 +171,7 @@ def test_who_does_not_log_in_is_told_to(secured_kafka: SecuredKafka) -> None:
 
 
 def test_tls_that_cannot_be_is_said_at_once(secured_kafka: SecuredKafka) -> None:
-    from tests.secured.certificates import Authority
+    from headrace.certificates import Authority
 
     trusting = secured_kafka.tls()
     strangers = {**trusting, "ssl.truststore.location": None, "ssl.truststore.certificates": Authority().certificate}

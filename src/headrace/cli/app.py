@@ -34,6 +34,8 @@ COMMANDS = {
     "transaction": ("transaction", "List, describe, abort transactions; find those that hang."),
     "pipeline": ("pipeline", "Run ready-made pipelines on Spark, and see how far they are."),
     "config": ("config", "Get, set, delete configuration of topics, brokers, groups."),
+    "user": ("user", "Create, list, delete users that log in by SCRAM."),
+    "certs": ("certs", "Make an authority and certificates for a trial."),
     "cluster": ("cluster", "Describe a cluster; start, hurt and heal one on this machine."),
     "reassign": ("reassign", "Move replicas between brokers: plan, run, status, cancel."),
     "elect": ("elect", "Elect leaders: the preferred ones, or, at a price, any."),

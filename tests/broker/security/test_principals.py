@@ -50,10 +50,10 @@ def test_rules_map_names_as_java_does() -> None:
 
 
 def test_a_damaged_certificate_is_refused_and_nothing_else() -> None:
-    from tests.secured.certificates import Authority
+    from headrace.certificates import Authority
 
     der = base64.b64decode("".join(Authority().certificate.splitlines()[1:-1]))
-    assert subject_of(der) == "CN=headrace test authority"
+    assert subject_of(der) == "CN=Headrace trial authority"
     for end in range(len(der)):
         with pytest.raises(ValueError):
             subject_of(der[:end])

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from tests.broker.security.settings import plain_jaas
 from tests.broker.security.tls import KEY_PASSWORD, trusting, with_tls
-from tests.secured.certificates import Authority
 from tests.waiting import eventually
 
 from headrace import Admin, Consumer, Producer
+from headrace.certificates import Authority
 from headrace.client.admin import ConfigResource, ResourceType
 from headrace.config import ConfigError
 from headrace.errors import HeadraceError

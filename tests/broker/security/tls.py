@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.secured.certificates import Authority
+from headrace.certificates import Authority
 
 KEY_PASSWORD = "of the key"
 

@@ -44,8 +44,10 @@ if TYPE_CHECKING:
         TransactionOutcomeUnknownError,
         TransactionStateError,
         TransactionTimeoutError,
+        UndeliveredError,
     )
     from headrace.client.offsets import OffsetAndMetadata, OffsetSpec
+    from headrace.client.producer._failures import FailedDeliveries
     from headrace.client.producer.blocking import Producer
     from headrace.client.producer.delivery import BatchDelivery, DeliveredRange, Delivery, RecordMetadata
     from headrace.client.ranges import Loss, LostOffsetsError, RangeReader
@@ -93,6 +95,8 @@ _LAZY = {
     "DeliveredRange": "headrace.client.producer.delivery",
     "Delivery": "headrace.client.producer.delivery",
     "DeliveryTimeoutError": "headrace.client.errors",
+    "UndeliveredError": "headrace.client.errors",
+    "FailedDeliveries": "headrace.client.producer._failures",
     "ErrorCode": "headrace.errors",
     "FatalTransactionError": "headrace.client.errors",
     "HeadraceError": "headrace.errors",
@@ -166,6 +170,7 @@ __all__ = [
     "DeliveryTimeout",
     "DeliveryTimeoutError",
     "ErrorCode",
+    "FailedDeliveries",
     "FatalTransactionError",
     "HeadraceError",
     "IllegalSaslStateError",
@@ -206,6 +211,7 @@ __all__ = [
     "TransactionStateError",
     "TransactionTimeout",
     "TransactionTimeoutError",
+    "UndeliveredError",
     "WakeupError",
     "__version__",
     "exactly_once",

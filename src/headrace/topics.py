@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import encodings.utf_16_be  # noqa: F401  # an encoding that is loaded when it is first used may meet a fork
 from typing import NamedTuple
 
 _INT32_MASK = 0xFFFFFFFF

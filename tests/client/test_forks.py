@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import os
 import random
 import select
@@ -10,6 +11,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +21,7 @@ from headrace import Admin, Consumer, NewTopic, Producer
 from headrace.client.consumer.errors import ConsumerForkedError
 from headrace.client.errors import ClientClosedError
 from headrace.client.forks import ignore_forks, watch_forks
+from headrace.late_imports import late_import
 from headrace.net.sasl.oauthbearer import Token, TokenSource
 from headrace.testing import broker
 
@@ -220,3 +223,27 @@ def test_a_fork_at_any_moment_of_other_threads(often_switching: None) -> None:
         producer.close()
         consumer.close()
         admin.close()
+
+
+def test_a_fork_waits_for_what_another_thread_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the module stays locked in the child, which waits for it for ever."""
+    (tmp_path / "slow_module.py").write_text("import builtins\nbuiltins.slow_import()\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    begun, go, forked = threading.Event(), threading.Event(), threading.Event()
+    monkeypatch.setattr(builtins, "slow_import", lambda: (begun.set(), go.wait(CHILD_S)), raising=False)
+    importing = threading.Thread(target=late_import, args=("slow_module",))
+    importing.start()
+    assert begun.wait(CHILD_S)
+    said: list[str] = []
+
+    def fork() -> None:
+        said.append(in_a_child(lambda: late_import("slow_module")))
+        forked.set()
+
+    forking = threading.Thread(target=fork)
+    forking.start()
+    assert not forked.wait(0.2)
+    go.set()
+    forking.join(CHILD_S)
+    importing.join(CHILD_S)
+    assert said == [""]

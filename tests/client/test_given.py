@@ -80,7 +80,7 @@ def test_numpy_integers_are_integers(consumer: Consumer, producer: Producer) -> 
     consumer.assign([("t", np.int32(7))])  # type: ignore[list-item]
     consumer.seek(("t", 7), np.int64(5))  # type: ignore[arg-type]
     assert type(consumer.position(("t", np.int64(7)))) is int  # type: ignore[arg-type]
-    sent = producer.send("t", b"v", partition=np.int64(3), timestamp=np.uint64(9))  # type: ignore[arg-type]
+    sent = producer.send("t", b"v", on_delivery=print, partition=np.int64(3), timestamp=np.uint64(9))  # type: ignore[arg-type]
     assert [type(one) for one in sent[3:5]] == [int, int]
     setup = ProducerSetup({"bootstrap.servers": NOWHERE}, {})
     for partition, read in ((np.int64(3), [3, 3]), (np.array([3, 4]), [3, 4]), ([np.int64(3), None], [3, None])):

@@ -28,7 +28,7 @@ from headrace import Producer, aio
 from headrace.client.cluster.core import ClientCore
 from headrace.client.cluster.view import PartitionView, TopicView
 from headrace.client.configs import UnknownConfigWarning
-from headrace.client.errors import BufferExhaustedError, ClientClosedError, SerializationError
+from headrace.client.errors import BufferExhaustedError, ClientClosedError, SerializationError, UndeliveredError
 from headrace.client.producer._batch import ProducerBatch
 from headrace.client.producer._unpacked import Unpacked
 from headrace.client.producer.config import PRODUCER_CONFIGS, read_producer_config
@@ -388,7 +388,8 @@ def test_no_thread_before_the_first_send_and_none_after_close() -> None:
     assert threads() == before
     producer.send("t", b"")
     assert len(threads() - before) == 1
-    producer.close(timeout=0)
+    with pytest.raises(UndeliveredError):
+        producer.close(timeout=0)
     assert threads() == before
     producer.close()
     with pytest.raises(ClientClosedError):
@@ -404,7 +405,8 @@ def test_many_producers_made_and_closed_leave_nothing_behind(silent_server: str)
     for _ in range(40):
         producer = Producer(bootstrap_servers=silent_server)
         producer.send("t", b"")
-        producer.close(timeout=0)
+        with pytest.raises(UndeliveredError):
+            producer.close(timeout=0)
     assert threads() == before
     assert open_files() <= files + 1
 
@@ -427,7 +429,8 @@ def test_a_full_buffer_blocks_send_for_max_block_ms_and_says_so(silent_server: s
         assert 0.25 < time.monotonic() - start < 30
         assert producer.metrics()["buffer-available-bytes"] < 10_000
     finally:
-        producer.close(timeout=0)
+        with pytest.raises(UndeliveredError):
+            producer.close(timeout=0)
 
 
 def test_undelivered_records_fail_when_the_producer_closes(silent_server: str) -> None:
@@ -466,7 +469,8 @@ def test_a_producer_used_after_fork_starts_afresh_in_the_child(silent_server: st
     assert os.waitstatus_to_exitcode(status) == 0
     assert producer._sender.thread is not None
     assert producer._sender.thread.is_alive()
-    producer.close(timeout=0)
+    with pytest.raises(UndeliveredError, match="1 record "):
+        producer.close(timeout=0)
 
 
 def test_results_cannot_be_waited_for_inside_a_callback(silent_server: str) -> None:
@@ -497,7 +501,8 @@ def test_many_threads_may_send_at_once() -> None:
         worker.start()
     for worker in workers:
         worker.join()
-    producer.close(timeout=0)
+    with pytest.raises(UndeliveredError, match="8,000 records"):
+        producer.close(timeout=0)
     assert len(deliveries) == 8000
     assert all(delivery.done() for delivery in deliveries)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import logging
 from collections.abc import Callable, Iterator
@@ -74,6 +75,8 @@ def test_a_producer_takes_no_callback_that_would_not_run(
     for send in (producer.send, lambda topic, value, **more: producer.send_batch(topic, [value], **more)):
         with pytest.raises(TypeError, match=r"on_delivery=…\) takes a plain function"):
             send("t", b"x", on_delivery=function)
+    if (closing := producer.close()) is not None:
+        asyncio.run(closing)
 
 
 @pytest.mark.parametrize("function", UNRUN)

@@ -186,7 +186,7 @@ def test_a_snapshot_that_is_due_does_not_wait_for_the_controllers_disk() -> None
                 (await admin.incremental_alter_configs(change)).all()
             for threads in ("writer-", "sync-", "headrace-"):
                 cluster.brokers[controller].host.use_disk(_HANGS, of=threads)
-            producer.send("u", b"it waits for the disk", partition=0)
+            producer.send("u", b"it waits for the disk", partition=0, on_delivery=lambda *_: None)
             await asyncio.sleep(0.2)
             # What the controller cannot follow before that has ended, and then as much as makes a snapshot due.
             await _without_an_answer(admin.within(0.5).delete_topics(["u"]))

@@ -18,6 +18,7 @@ from headrace.errors import (
 from headrace.errors import (
     TransactionError as TransactionError,
 )
+from headrace.words import plural
 
 E = TypeVar("E", bound=HeadraceError)
 
@@ -39,6 +40,21 @@ class SerializationError(HeadraceError):
 
 class BufferExhaustedError(HeadraceError):
     """`buffer.memory` stayed full for `max.block.ms`. Nothing was sent."""
+
+
+class UndeliveredError(HeadraceError):
+    """Records could not be delivered, and nobody asked how their delivery went. `count` says how many, `first` why."""
+
+    def __init__(self, count: int, first: HeadraceError) -> None:
+        super().__init__(
+            f"{plural(count, 'record')} could not be delivered; the first error: {first}. Ask a delivery for its "
+            "result(), or give send() an on_delivery, to hear of each"
+        )
+        self.count = count
+        self.first = first
+
+    def __reduce__(self) -> tuple[type[UndeliveredError], tuple[int, HeadraceError]]:
+        return UndeliveredError, (self.count, self.first)
 
 
 class DeliveryTimeoutError(RequestTimedOutError):

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
 from headrace.errors import HeadraceError, RequestTimedOutError
+from headrace.late_imports import late_import
 from headrace.net.connection import Call, Connection, ConnectionState
 from headrace.net.connections import Connections, Transport
 from headrace.net.frames import FrameRefusedError
@@ -462,6 +463,7 @@ def _readable(error: BaseException) -> BaseException:
 
 def resolve_addresses(host: str, port: int) -> list[Address]:
     """Every address of a host, in the system's order (`client.dns.lookup=use_all_dns_ips`)."""
+    late_import("encodings.idna")  # by which Python hands names over
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except UnicodeError as error:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from importlib import import_module
 from typing import Any, NamedTuple
 
+from headrace.late_imports import late_import
 from headrace.protocol.schema import Schema
 
 
@@ -218,7 +218,7 @@ def _load(key: int) -> Api:
         raise KeyError(f"API key {key} has no messages here")
     known = ApiKey(key)
     name = "".join(word.capitalize() for word in known.name.split("_"))
-    module = import_module(f"headrace.protocol.messages.{known.name.lower()}")
+    module = late_import(f"headrace.protocol.messages.{known.name.lower()}")
     request, response = getattr(module, name + "Request"), getattr(module, name + "Response")
     schema: Schema = request.SCHEMA
     flexible = schema.flexible.low if schema.flexible.low <= schema.flexible.high else None

@@ -7,6 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Unpack
 
 from headrace.errors import MissingExtraError
+from headrace.late_imports import late_import
 from headrace.records import kernels
 from headrace.records.buffers import SHARED, zeros
 from headrace.records.build import BatchOptions, build_batch_from_columns
@@ -25,13 +26,12 @@ _EMPTY_SECTION = b"\0"
 def need_arrow() -> _Arrow:
     """pyarrow; where it or numpy is missing, the error that says what to install."""
     try:
-        import numpy  # noqa: F401  # only whether it is there
-        import pyarrow
+        late_import("numpy")  # only whether it is there
+        return late_import("pyarrow")
     except ModuleNotFoundError as error:
         raise MissingExtraError(
             f"this needs Arrow, and {error.name} is not installed: pip install 'headrace[fast]'"
         ) from None
-    return pyarrow
 
 
 @cache

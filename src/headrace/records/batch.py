@@ -8,6 +8,7 @@ from enum import IntEnum
 from functools import cache
 from typing import NamedTuple, Protocol
 
+from headrace.late_imports import late_import
 from headrace.records.errors import CorruptBatchError, MalformedRecordError
 
 Buffer = bytes | bytearray | memoryview
@@ -82,9 +83,8 @@ _new_tuple = tuple.__new__
 @cache
 def _crc32c() -> Callable[[Buffer], int]:
     # The package looks up its own version when imported, which takes longer than everything else here.
-    from crc32c import crc32c
-
-    return crc32c
+    found: Callable[[Buffer], int] = late_import("crc32c").crc32c
+    return found
 
 
 def to_int32(number: int) -> int:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
+from headrace.late_imports import late_import
 from headrace.records.batch import Buffer, Codec
 from headrace.records.errors import DecompressedTooLargeError, MalformedRecordError
 
@@ -204,8 +205,7 @@ _XERIAL_MAGIC_HEAD = struct.unpack(">i", _XERIAL_MAGIC[:4])[0]
 
 
 def _compress_snappy(data: Buffer) -> bytes:
-    import cramjam
-
+    cramjam = late_import("cramjam")
     view = memoryview(data)
     parts: list[bytes] = [_XERIAL_HEADER]
     for start in range(0, len(view), _XERIAL_BLOCK_BYTES):
@@ -217,8 +217,7 @@ def _compress_snappy(data: Buffer) -> bytes:
 
 def _snappy_block(block: memoryview, room: int, limit_bytes: int) -> bytes:
     """One raw block, its length read first so that nothing is allocated for a length past the limit."""
-    import cramjam
-
+    cramjam = late_import("cramjam")
     length = shift = 0
     for byte in block[:5]:
         length |= (byte & 0x7F) << shift
@@ -287,14 +286,13 @@ _LZ4_BLOCK_CHECKSUMS = 0x10
 
 
 def _compress_lz4(data: Buffer, level: int) -> bytes:
-    import lz4.frame
-
+    lz4_frame = late_import("lz4.frame")
     # Java's fast compressor serves the default level, its high compressor all others, which lz4 counts from 3 to 12.
     lz4_level = 0 if level == LEVELS[Codec.LZ4][2] else min(max(level, 3), 12)
-    compressed: bytes = lz4.frame.compress(
+    compressed: bytes = lz4_frame.compress(
         data,
         compression_level=lz4_level,
-        block_size=lz4.frame.BLOCKSIZE_MAX64KB,
+        block_size=lz4_frame.BLOCKSIZE_MAX64KB,
         block_linked=False,
         content_checksum=False,
         block_checksum=False,
@@ -402,8 +400,7 @@ def lz4_into(view: memoryview, found: Lz4Blocks, out: memoryview) -> int | None:
 
     How many bytes that were; None when a block is damaged or has a checksum of its own: `decompress` sees to those.
     """
-    import cramjam
-
+    cramjam = late_import("cramjam")
     if found.flags & _LZ4_BLOCK_CHECKSUMS:
         return None
     at = 0
@@ -421,8 +418,7 @@ def lz4_into(view: memoryview, found: Lz4Blocks, out: memoryview) -> int | None:
 
 
 def _lz4_pieces(view: memoryview, limit_bytes: int, piece_bytes: int) -> Iterator[bytes]:
-    import lz4.frame
-
+    lz4_frame = late_import("lz4.frame")
     found = lz4_blocks(view)
     flags, block_code, start, at, bound = found.flags, found.block_code, found.start, found.end, found.bound
     # The C library would also check content size and content checksum, which Java ignores: it gets a plain descriptor.
@@ -437,7 +433,7 @@ def _lz4_pieces(view: memoryview, limit_bytes: int, piece_bytes: int) -> Iterato
         )
     )
     del found
-    decompressor = lz4.frame.LZ4FrameDecompressor()
+    decompressor = lz4_frame.LZ4FrameDecompressor()
     room = limit_bytes
     while not decompressor.eof:
         length_max = -1 if bound <= min(room, piece_bytes) else min(room + 1, piece_bytes)
@@ -464,14 +460,13 @@ _ZSTD_INPUT_BYTES = _ZSTD_BLOCK_LIMIT + 3
 
 
 def _compress_zstd(data: Buffer, level: int) -> bytes:
-    import zstandard
-
+    zstd = late_import("zstandard")
     compressors: dict[int, zstandard.ZstdCompressor] | None = getattr(_per_thread, "zstd_compressors", None)
     if compressors is None:
         compressors = _per_thread.zstd_compressors = {}
     compressor = compressors.get(level)
     if compressor is None:
-        compressor = compressors[level] = zstandard.ZstdCompressor(level=level)
+        compressor = compressors[level] = zstd.ZstdCompressor(level=level)
     return compressor.compress(data)
 
 
@@ -513,11 +508,10 @@ def _zstd_frame(view: memoryview, start: int) -> tuple[int, int]:
 
 
 def _zstd_pieces(view: memoryview, limit_bytes: int, piece_bytes: int) -> Iterator[bytes]:
-    import zstandard
-
+    zstd = late_import("zstandard")
     decompressor: zstandard.ZstdDecompressor | None = getattr(_per_thread, "zstd_decompressor", None)
     if decompressor is None:
-        decompressor = _per_thread.zstd_decompressor = zstandard.ZstdDecompressor()
+        decompressor = _per_thread.zstd_decompressor = zstd.ZstdDecompressor()
     room = limit_bytes
     at = frames = 0
     while at < len(view):
@@ -550,8 +544,7 @@ def _zstd_pieces(view: memoryview, limit_bytes: int, piece_bytes: int) -> Iterat
 def _zstd_frame_pieces(
     decompressor: zstandard.ZstdDecompressor, frame: memoryview, bound: int, room: int, piece_bytes: int
 ) -> Iterator[bytes]:
-    import zstandard
-
+    zstd = late_import("zstandard")
     try:
         if bound <= min(room, piece_bytes):
             yield decompressor.decompress(frame, max_output_size=max(bound, 1))
@@ -563,7 +556,7 @@ def _zstd_frame_pieces(
                 yield piece
                 if room < 0:
                     return
-    except zstandard.ZstdError as error:
+    except zstd.ZstdError as error:
         raise _broken(Codec.ZSTD, str(error)) from None
 
 

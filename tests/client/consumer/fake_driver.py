@@ -86,6 +86,14 @@ def range_clients(cluster: FakeGroupCluster) -> Iterator[None]:
         yield
 
 
+class _NoWatch:
+    def __init__(self, *_: Any) -> None:
+        pass
+
+    def end(self) -> None:
+        pass
+
+
 class _NoThread:
     def __init__(self, heartbeats: Heartbeats, *_: Any) -> None:
         self.heartbeats = heartbeats
@@ -115,5 +123,6 @@ def blocking_consumer(cluster: FakeGroupCluster, **config: Any) -> Iterator[Cons
     with (
         patch.object(consumer_module, "BlockingClient", client),
         patch.object(consumer_module, "HeartbeatThread", thread),
+        patch.object(consumer_module, "Watch", _NoWatch),
     ):
         yield Consumer(clock=cluster.clock, **config)

@@ -67,7 +67,7 @@ def test_a_shortage_of_descriptors_does_not_end_the_heartbeats(at: str, monkeypa
     clock = RealClock()
     heartbeats = Heartbeats("g", interval_ms=20, session_timeout_ms=60_000, max_poll_interval_ms=600_000)
     config = ConnectionConfig.of(read_consumer_config({"bootstrap.servers": "nowhere:1"}))
-    thread = HeartbeatThread(heartbeats, config, clock, lambda: None)
+    thread = HeartbeatThread(heartbeats, config, clock, lambda: None, None)  # type: ignore[arg-type]
     heartbeats.start(GroupIdentity(1, "member"), Node(1, "nowhere", 1), clock.monotonic())
     thread.start()
     assert sent.wait(DEADLINE_S / 2)

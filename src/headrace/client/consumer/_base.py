@@ -45,6 +45,7 @@ from headrace.client.consumer.records import (
 from headrace.client.errors import ClientClosedError
 from headrace.client.flows import Flow, Task, UserCode
 from headrace.client.serializers import load, make_deserializer
+from headrace.client.unclosed import weakly
 from headrace.config import ConfigError, check_plain_setting
 from headrace.errors import RequestTimedOutError
 from headrace.functions import check_has_run, check_plain, is_generator
@@ -299,11 +300,11 @@ class ConsumerBase(ABC):
         setup = self._setup
         client = self._connect()
         core = ConsumerCore(
-            client.core, setup.settings, setup.assignors, setup.deserializers, self._notify, setup.on_commit
+            client.core, setup.settings, setup.assignors, setup.deserializers, weakly(self._notify), setup.on_commit
         )
         self._client, self._core, self._fetcher = client, core, core.fetcher
         if core.membership is not None:
-            core.membership.on_heartbeats_begin = self._begin_heartbeats
+            core.membership.on_heartbeats_begin = weakly(self._begin_heartbeats)
         return core
 
     @abstractmethod

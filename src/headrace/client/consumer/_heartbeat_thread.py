@@ -14,6 +14,7 @@ from typing import Any
 from headrace.client.cluster.drivers import BlockingClient
 from headrace.client.configs import ConnectionConfig
 from headrace.client.consumer._heartbeats import GroupIdentity, Heartbeats
+from headrace.errors import HeadraceError
 from headrace.net.connection import Call
 from headrace.net.node import Node
 from headrace.runtime import Clock
@@ -23,6 +24,7 @@ log = logging.getLogger("headrace.client.consumer")
 _WAIT_S_MAX = 5.0
 _JOIN_S = 5.0
 _AFTER_FAILURE_S = 0.5
+_LEAVE_S = 1.0
 
 
 class HeartbeatThread:
@@ -34,15 +36,19 @@ class HeartbeatThread:
         config: ConnectionConfig,
         clock: Clock,
         on_news: Callable[[], None],
+        reading: BlockingClient,
     ) -> None:
+        """`reading` is the consumer's own connections, which this closes if nobody has the consumer any more."""
         self._heartbeats = heartbeats
         self._config = config
         self._clock = clock
         self._on_news = on_news
+        self._reading = reading
         self._stopping = False
         self._stopped = threading.Event()
         self._client: BlockingClient | None = None
         self._broken = False
+        self._is_leaving = False
         self._begun = threading.Lock()
         """Taken by the thread when it begins, for good."""
         self._thread = threading.Thread(target=self._run, name=f"headrace-heartbeat-{config.client_id}", daemon=True)
@@ -63,6 +69,17 @@ class HeartbeatThread:
         self._wake()
         if self._thread is not threading.current_thread() and self._thread.is_alive():
             self._thread.join(_JOIN_S)
+
+    def end_dropped(self) -> None:
+        """See `Worker`: the member leaves its group. What it has read and not committed is for others to read again."""
+        self._is_leaving = self._stopping = True
+        self._wake()
+
+    def end_at_exit(self, timeout_s: float) -> None:
+        """See `Worker`."""
+        if self._thread.is_alive():
+            self.end_dropped()
+            self._thread.join(min(timeout_s, _LEAVE_S))
 
     def abandon(self) -> None:
         """In a child after fork: the thread did not come along; its socket is closed here, without a word."""
@@ -91,7 +108,18 @@ class HeartbeatThread:
                 self._broken = True
                 self._stopped.wait(_AFTER_FAILURE_S)
         if self._client is not None:
+            if self._is_leaving:
+                self._leave(self._client)
+                self._reading.close()
             self._client.close()
+
+    def _leave(self, client: BlockingClient) -> None:
+        found = self._heartbeats.farewell("the consumer was never closed")
+        if found is not None:
+            node, request = found
+            with contextlib.suppress(HeadraceError):
+                client.core.learn_node(node)
+                client.request(node.id, request, timeout_ms=_LEAVE_S * 1000)
 
     def _turn(self) -> None:
         """Send what is due, and wait for the answer, or until something is due again."""

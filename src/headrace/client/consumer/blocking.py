@@ -28,6 +28,7 @@ from headrace.client.consumer._operations import ConsumerOperation
 from headrace.client.consumer.records import EMPTY, ConsumerRecord, ConsumerRecords, PartitionColumns
 from headrace.client.flows import Flow, Task, UserCode, drive, method
 from headrace.client.forks import ignore_forks, watch_forks
+from headrace.client.unclosed import Watch, weakly
 from headrace.records.arrow import need_arrow
 from headrace.runtime import Clock
 from headrace.runtime.real import RealClock
@@ -66,6 +67,7 @@ class Consumer(ConsumerBase):
         self._client: BlockingClient | None = None
         self._core: ConsumerCore | None = None
         self._heartbeat_thread: HeartbeatThread | None = None
+        self._watch: Watch | None = None
         self._wakeup_asked = False
         self._changed = False
         self._closed = False
@@ -260,6 +262,8 @@ class Consumer(ConsumerBase):
                     self._drive(flow, limit)
         finally:
             self._closed = True
+            if self._watch is not None:
+                self._watch.end()
             if self._heartbeat_thread is not None:
                 self._heartbeat_thread.stop()
             if client is not None:
@@ -285,12 +289,14 @@ class Consumer(ConsumerBase):
         return BlockingClient(self._setup.connection, clock=self._clock)
 
     def _begin_heartbeats(self) -> None:
-        thread, core = self._heartbeat_thread, self._core
-        if core is None or core.heartbeats is None:
+        thread, core, client = self._heartbeat_thread, self._core, self._client
+        if core is None or core.heartbeats is None or client is None:
             return
         if thread is None:
-            thread = HeartbeatThread(core.heartbeats, self._setup.connection, self._clock, self._heartbeat_news)
+            news = weakly(self._heartbeat_news)
+            thread = HeartbeatThread(core.heartbeats, self._setup.connection, self._clock, news, client)
             self._heartbeat_thread = thread
+            self._watch = Watch(self, thread, f"the consumer {self._setup.connection.client_id}")
         thread.start()
 
     def _after_fork(self) -> None:
@@ -302,4 +308,6 @@ class Consumer(ConsumerBase):
         self._client.abandon()
         if self._heartbeat_thread is not None:
             self._heartbeat_thread.abandon()
+        if self._watch is not None:
+            self._watch.end()
         self._user = None

@@ -70,13 +70,13 @@ class Accumulator:
         view: ClusterView,
         rng: random.Random,
         partitioner: Partitioner | None,
-        producer: Any,
+        sender: Any,
     ) -> None:
         self.settings = settings
         self.view = view
         self.rng = rng
         self.partitioner = partitioner
-        self.producer = producer
+        self.sender = sender
         self.pending: list[Delivery | Rows | ColumnRows] = []
         self.taking: AbstractContextManager[Any] = nullcontext()
         """Held while records are taken out of `pending`: a lock where several threads may do so."""
@@ -175,9 +175,9 @@ class Accumulator:
         # A column at a time: zip(*taken) would make an iterator per record, and wake the garbage collector for them.
         handles: Handles = taken if is_held else Callbacks(list(map(_CALLBACK, taken)))
         nothing: list[None] = [None] * len(taken)
-        keys = list(map(_KEY, taken)) if getattr(self.producer, "may_have_keys", True) else nothing.copy()
+        keys = list(map(_KEY, taken)) if getattr(self.sender, "may_have_keys", True) else nothing.copy()
         rows = Rows(handles, taken[0][TOPIC], list(map(_VALUE, taken)), keys, None, nothing, None)
-        if getattr(self.producer, "may_have_extras", True):
+        if getattr(self.sender, "may_have_extras", True):
             headers, places = list(map(_HEADERS, taken)), list(map(_PLACE, taken))
             rows.partitions = None if places.count(None) == len(places) else places
             rows.timestamps = list(map(_TIMESTAMP, taken))
@@ -270,7 +270,7 @@ class Accumulator:
             if not isinstance(error, Exception):
                 self.interruption = error
             if isinstance(rows, Rows) and isinstance(rows.handles, list):
-                rows = rows.take([row for row, delivery in enumerate(rows.handles) if delivery[OWNER] is self.producer])
+                rows = rows.take([row for row, delivery in enumerate(rows.handles) if delivery[OWNER] is self.sender])
             if len(rows):
                 self.fail_rows(rows, KafkaError(f"a record for {rows.topic} could not be put into a batch: {error!r}"))
 
@@ -460,7 +460,7 @@ class Accumulator:
             start = stop
 
     def _open(self, queue: PartitionQueue, created: float) -> ProducerBatch:
-        batch = ProducerBatch(self.producer, queue.topic, queue.partition, created, transactional=self._transactional)
+        batch = ProducerBatch(self.sender, queue.topic, queue.partition, created, transactional=self._transactional)
         queue.batches.append(batch)
         self.active[(queue.topic, queue.partition)] = queue
         self.incomplete.add(batch)
@@ -546,7 +546,7 @@ class Accumulator:
         """Rows that were not taken at all: nothing but they is the worse for it."""
         self.failed_records += len(rows)
         if isinstance(rows, Rows) and not isinstance(rows.handles, BatchDelivery):
-            failed = ProducerBatch(self.producer, rows.topic, -1, 0.0)
+            failed = ProducerBatch(self.sender, rows.topic, -1, 0.0)
             stamps = [-1 if stamp is None else stamp for stamp in rows.timestamps]
             failed.append_rows(rows.handles, rows.keys, rows.values, stamps, None, 0)
             ended = failed.finish(-1, -1, error)

@@ -11,17 +11,17 @@ from typing import Any, NamedTuple, cast
 from headrace.client.arguments import whole_number
 from headrace.client.configs import ConnectionConfig, merge
 from headrace.client.errors import SerializationError
+from headrace.client.producer._failures import InterceptedCallback
 from headrace.client.producer._rows import ColumnRows, Rows, is_text
 from headrace.client.producer.config import ProducerSettings, read_producer_config
-from headrace.client.producer.delivery import ON_DELIVERY, BatchDelivery, HeaderList, RecordMetadata
+from headrace.client.producer.delivery import BatchDelivery, HeaderList, RecordMetadata
 from headrace.client.producer.partitioners import make_partitioner
 from headrace.client.serializers import load, make_serializer
 from headrace.config import ConfigError, check_plain_setting
 from headrace.errors import HeadraceError
 from headrace.functions import check_has_run
-from headrace.protocol.api import ApiKey, api
+from headrace.late_imports import late_import
 from headrace.records import kernels
-from headrace.records.compression import compress
 
 log = logging.getLogger("headrace.client.producer")
 
@@ -119,10 +119,8 @@ class ProducerSetup:
                     )
                 except Exception:
                     log.exception("an interceptor's on_acknowledgement raised")
-            if callback is not None:
-                check_has_run(callback(error, metadata), ON_DELIVERY)
 
-        return tell
+        return InterceptedCallback(tell, callback)
 
 
 def _interceptor(given: Any, config: Mapping[str, Any]) -> Any:
@@ -296,18 +294,6 @@ def _columns_of(
     if average * len(values) < _COLUMNS_FROM_BATCHES * setup.settings.batch_size:
         # Columns make batches of their own: a few records are better put with what else is on its way.
         return None
-    from headrace.client.producer._listed_rows import listed_rows
-
-    return listed_rows(delivery, topic, list(values), keys, setup.settings.ignore_keys, now_ms)
-
-
-def preload(settings: ProducerSettings) -> None:
-    """Import what the thread will need, on the caller's thread.
-
-    A process that forks while another thread imports a module has that module locked for ever in the child.
-    """
-    for api_key in (ApiKey.API_VERSIONS, ApiKey.METADATA, ApiKey.INIT_PRODUCER_ID, ApiKey.PRODUCE):
-        api(api_key)
-    compress(settings.codec, b"", settings.level)
-    # Looking a host name up encodes it so, and the codec is imported for the first one.
-    "host".encode("idna")
+    listed_rows = late_import("headrace.client.producer._listed_rows").listed_rows
+    made: ColumnRows | None = listed_rows(delivery, topic, list(values), keys, setup.settings.ignore_keys, now_ms)
+    return made

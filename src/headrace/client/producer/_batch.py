@@ -11,6 +11,7 @@ from itertools import repeat
 from operator import itemgetter
 from typing import Any, cast, overload
 
+from headrace.client.producer._failures import Failures, Unheard, count_silent, is_silent
 from headrace.client.producer._flushes import FlushWait
 from headrace.client.producer._unpacked import Unpacked
 from headrace.client.producer.delivery import (
@@ -82,26 +83,25 @@ class ProducerBatch:
         "log_append_time_ms",
         "partition",
         "place",
-        "producer",
         "producer_epoch",
         "producer_id",
         "record_errors",
         "retry_at",
         "runs",
+        "sender",
         "sequence",
         "size",
         "timestamps",
         "topic",
         "transactional",
+        "unheard",
         "unsent_attempts",
         "values",
         "waiters",
     )
 
-    def __init__(
-        self, producer: Any, topic: str, partition: int, created: float, *, transactional: bool = False
-    ) -> None:
-        self.producer = producer
+    def __init__(self, sender: Any, topic: str, partition: int, created: float, *, transactional: bool = False) -> None:
+        self.sender = sender
         self.transactional = transactional
         self.topic = topic
         self.partition = partition
@@ -135,6 +135,8 @@ class ProducerBatch:
         self.log_append_time_ms = -1
         self.error: HeadraceError | None = None
         self.record_errors: dict[int, str | None] = {}
+        self.unheard: Unheard | None = None
+        """Set when it failed, and not every delivery has a callback that was called."""
         self.waiters: list[Callable[[], None]] = []
         self.flushes: list[FlushWait] = []
 
@@ -246,7 +248,7 @@ class ProducerBatch:
         return parts
 
     def _part(self, start: int, end: int) -> ProducerBatch:
-        part = ProducerBatch(self.producer, self.topic, self.partition, self.created, transactional=self.transactional)
+        part = ProducerBatch(self.sender, self.topic, self.partition, self.created, transactional=self.transactional)
         row = 0
         for run in self.runs:
             low, high = max(start - row, 0), min(end - row, run.count)
@@ -298,6 +300,8 @@ class ProducerBatch:
         """
         self.is_done = True
         self.base_offset, self.log_append_time_ms, self.error = base_offset, log_append_time_ms, error
+        if error is not None:
+            self._count_unheard(error)
         interruption: BaseException | None = None
         row = 0
         for run in self.runs:
@@ -319,6 +323,22 @@ class ProducerBatch:
         for waiter in waiters:
             waiter()
         return interruption
+
+    def _count_unheard(self, error: HeadraceError) -> None:
+        """Before anybody is told, and may ask."""
+        failures = failures_of(self.sender)
+        if failures is None:
+            return
+        silent = 0
+        for run in self.runs:
+            if isinstance(run.handles, list):
+                silent += count_silent(map(_CALLBACK_OF, run.handles))
+            elif isinstance(run.handles, Callbacks):
+                silent += count_silent(run.handles.functions)
+        if silent:
+            self.unheard = failures.add(
+                silent, error, self.topic if self.partition < 0 else f"{self.topic}-{self.partition}"
+            )
 
     def _tell_each(self, callbacks: list[DeliveryCallback | None], row: int) -> BaseException | None:
         count = len(callbacks)
@@ -349,6 +369,12 @@ class ProducerBatch:
                 interruption = ended
 
 
+def failures_of(sender: Any) -> Failures | None:
+    """Where failures are counted; not in a transaction, whose end says that."""
+    failures: Failures | None = getattr(sender, "failures", None)
+    return None if getattr(sender, "is_transactional", False) else failures
+
+
 def tell_batch(
     delivery: BatchDelivery, rows: int, delivered: DeliveredRange | None, error: HeadraceError | None
 ) -> BaseException | None:
@@ -357,6 +383,9 @@ def tell_batch(
     interruption: BaseException | None = None
     if not delivery.is_done:
         return None
+    failures = failures_of(delivery.sender)
+    if delivery.error is not None and is_silent(delivery.callback) and failures is not None:
+        delivery.unheard = failures.add(delivery.failed_rows, delivery.error, delivery.topic)
     if delivery.callback is not None:
         try:
             check_has_run(delivery.callback(delivery.error, delivery.ranges), ON_DELIVERY)

@@ -36,10 +36,6 @@ class ProducerCalls:
         self._clock = clock
         self._is_plain = setup.is_plain
         self._closed = False
-        self.may_have_keys = False
-        """Whether any record so far had a key; `may_have_extras`: a partition, timestamp or headers. The drain does not
-        look for what was never given. Set before the record is appended, and never taken back."""
-        self.may_have_extras = False
 
     @property
     def _core(self) -> ProducerCore | None:
@@ -70,6 +66,7 @@ class ProducerCalls:
                 ProducerRecord(topic, value, key, partition, timestamp, headers), on_delivery
             )
             topic, value, key, partition, timestamp, headers = record
+        sender = self._sender
         size = 0
         if value.__class__ is bytes:
             size = len(value)
@@ -80,18 +77,17 @@ class ProducerCalls:
             if key.__class__ is not bytes:
                 key = as_bytes(key, "key", topic)
             size += len(key)
-            self.may_have_keys = True
+            sender.may_have_keys = True
         if headers is not None:
             headers = as_headers(headers, topic) or None
-            self.may_have_extras = True
+            sender.may_have_extras = True
         if partition is not None or timestamp is not None or topic.__class__ is not str or not topic:
             partition, timestamp = check_record(topic, partition, timestamp)
-            self.may_have_extras = True
-        delivery = Delivery((topic, value, key, partition, timestamp, headers, on_delivery, self))
-        sender = self._sender
+            sender.may_have_extras = True
         sender.taken = taken = sender.taken + size
         if taken > sender.limit:
             sender = self._make_room(size)
+        delivery = Delivery((topic, value, key, partition, timestamp, headers, on_delivery, sender))
         append = sender.append
         append(delivery)
         if sender.is_idle:
@@ -115,7 +111,7 @@ class ProducerCalls:
         """
         check_record(topic, whole_number(partition), whole_number(timestamps))
         check_plain(on_delivery, "send_batch(on_delivery=…)")
-        delivery = BatchDelivery(self, topic, on_delivery)
+        delivery = BatchDelivery(self._sender, topic, on_delivery)
         now_ms = self._clock.now_ms()
         rows = batch_rows(self._setup, delivery, topic, values, keys, partition, timestamps, headers, now_ms)
         return self._submit(rows, delivery)
@@ -137,7 +133,7 @@ class ProducerCalls:
 
         partition, _ = check_record(topic, partition, None)
         check_plain(on_delivery, "send_arrow(on_delivery=…)")
-        delivery = BatchDelivery(self, topic, on_delivery)
+        delivery = BatchDelivery(self._sender, topic, on_delivery)
         rows = arrow_rows(
             delivery, topic, data, partition, self._setup.partitioner, self._settings.ignore_keys, self._clock.now_ms()
         )
@@ -153,7 +149,7 @@ class ProducerCalls:
         sender = self._sender
         sender.taken = taken = sender.taken + size
         if taken > sender.limit:
-            sender = self._make_room(size)
+            delivery.sender = sender = self._make_room(size)
         sender.append(rows)
         if sender.is_idle:
             sender.wake()

@@ -58,12 +58,12 @@ class ProducerCore:
     """See the module. `producer` is what deliveries point to until they are in a batch."""
 
     def __init__(
-        self, core: ClientCore, settings: ProducerSettings, partitioner: Partitioner | None, producer: Any
+        self, core: ClientCore, settings: ProducerSettings, partitioner: Partitioner | None, sender: Any
     ) -> None:
         self.core = core
         self.settings = settings
-        self.producer = producer
-        self.accumulator = Accumulator(settings, core.view, core.rng, partitioner, producer)
+        self.sender = sender
+        self.accumulator = Accumulator(settings, core.view, core.rng, partitioner, sender)
         self.accumulator.wants_topic = core.add_topic
         self.accumulator.wants_metadata = core.refresh_metadata
         self.accumulator.trouble = lambda: core.trouble

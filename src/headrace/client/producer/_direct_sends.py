@@ -109,7 +109,7 @@ class DirectSends:
         self._was_interrupted = True
         core = self._sender.core
         owner = delivery[OWNER]
-        if core is not None and owner is core.producer:
+        if core is not None and owner is core.sender:
             with core.accumulator.taking:
                 if all(other is not delivery for other in core.accumulator.pending):
                     core.accumulator.pending.insert(0, delivery)

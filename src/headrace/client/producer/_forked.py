@@ -15,7 +15,7 @@ def leave_to_parent(accumulator: Accumulator, parent: int) -> None:
     error = ClientClosedError(
         f"the record was sent by process {parent}, before the fork: only that process learns how its delivery ended"
     )
-    nowhere = ProducerBatch(accumulator.producer, "", -1, 0.0)
+    nowhere = ProducerBatch(accumulator.sender, "", -1, 0.0)
     nowhere.is_done, nowhere.error = True, error
     for batch in list(accumulator.incomplete):
         batch.is_done, batch.error = True, error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -26,14 +27,14 @@ _AFTER_A_FAILURE_S = 60.0
 class LoopSender(Sender):
     """See the module. Everything here runs on the loop."""
 
-    __slots__ = ("_clock", "_opened", "_room_waiters", "_unplaced", "client", "on_end")
+    __slots__ = ("_clock", "_closing", "_opened", "_room_waiters", "_unplaced", "client", "is_dropped", "on_end")
 
     core: ProducerCore
 
-    def __init__(self, setup: ProducerSetup, runtime: Runtime, producer: Any) -> None:
-        super().__init__(setup.settings, SenderState.OPEN)
+    def __init__(self, setup: ProducerSetup, runtime: Runtime) -> None:
+        super().__init__(setup.settings, SenderState.OPEN, runtime.clock)
         self.client = AsyncClient(setup.connection, runtime)
-        self.core = ProducerCore(self.client.core, setup.settings, setup.partitioner, producer)
+        self.core = ProducerCore(self.client.core, setup.settings, setup.partitioner, self)
         self.client.hooks.append(self._turn)
         self.append = self.core.accumulator.pending.append
         self.is_idle = True
@@ -43,6 +44,7 @@ class LoopSender(Sender):
         self._unplaced: list[tuple[Any, asyncio.Future[None]]] = []
         """Deliveries that are waited for and have no batch yet."""
         self._room_waiters: list[asyncio.Future[None]] = []
+        self.is_dropped = False
         self.on_end: list[Callable[[], object]] = []
         """Called when this ends: for who waits for something else than records."""
 
@@ -108,6 +110,8 @@ class LoopSender(Sender):
                     raise
         self._set_limit()
         self.tell_waiters()
+        if self.is_dropped:
+            self._end_when_idle()
         ended, self.core.accumulator.interruption = self.core.accumulator.interruption, None
         if ended is not None:
             # From a callback, and not meant for this producer: it ends the loop, once everybody has been told.
@@ -129,6 +133,25 @@ class LoopSender(Sender):
         self.advance(SenderState.CLOSED if self.error is None else SenderState.FAILED)
         for told in list(self.on_end):
             told()
+
+    def end_dropped(self) -> None:
+        """See `Worker`."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and with it this
+            self.client.loop.call_soon_threadsafe(self._end_when_idle)
+
+    def _end_when_idle(self) -> None:
+        self.is_dropped = True
+        if self.core.is_idle and self.state is SenderState.OPEN:
+            self.end()
+            self._closing = self.client.loop.create_task(self.client.close())
+
+    def end_at_exit(self, timeout_s: float) -> None:
+        """See `Worker`. No loop runs any more that could deliver anything."""
+        left = len(self.core.accumulator.incomplete) + len(self.core.accumulator.pending)
+        if self.state is SenderState.OPEN and left:
+            log.error("the program ends, and a producer on asyncio still had records to deliver: close the producer")
+        if (error := self.failures.hear_all()) is not None:
+            log.error("%s", error)
 
     # --- waiting ------------------------------------------------------------------------------------------------------
 
@@ -159,6 +182,9 @@ class LoopSender(Sender):
         self._room_waiters.append(future)
         self.client.schedule()
         return future
+
+    def wait_for(self, delivery: Any, timeout: float | None) -> None:
+        raise RuntimeError("result() would block the event loop: await the delivery instead")
 
     def delivery_future(self, delivery: Any) -> asyncio.Future[None]:
         """Done when the delivery is."""

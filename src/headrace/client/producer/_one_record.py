@@ -112,7 +112,7 @@ class OneRecord:
             return None
         if timestamp is None:
             timestamp = core.core.clock.now_ms()
-        batch = ProducerBatch(core.producer, topic, partition, now)
+        batch = ProducerBatch(core.sender, topic, partition, now)
         if self._settings.idempotent:
             batch.identify(*queue.sequences.following(core.identity))
         try:

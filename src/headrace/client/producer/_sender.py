@@ -6,6 +6,7 @@ either in the same way, and wait for it in their own.
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from enum import IntEnum
@@ -13,8 +14,10 @@ from typing import Any, Final
 
 from headrace.client.errors import ClientClosedError
 from headrace.client.producer._core import ProducerCore
+from headrace.client.producer._failures import Failures
 from headrace.client.producer.config import ProducerSettings
-from headrace.client.producer.delivery import Delivery
+from headrace.client.producer.delivery import BatchDelivery, Delivery
+from headrace.runtime import Clock
 
 NOTHING: Final = -1
 """A limit that sends every record the slow way, where the sender's state is looked at."""
@@ -39,9 +42,24 @@ class SenderState(IntEnum):
 class Sender(ABC):
     """See the module. What `send` reads for every record is in slots of its own."""
 
-    __slots__ = ("append", "core", "drained", "error", "is_idle", "limit", "settings", "state", "taken")
+    __slots__ = (
+        "__weakref__",
+        "append",
+        "core",
+        "drained",
+        "error",
+        "failures",
+        "is_idle",
+        "is_transactional",
+        "limit",
+        "may_have_extras",
+        "may_have_keys",
+        "settings",
+        "state",
+        "taken",
+    )
 
-    def __init__(self, settings: ProducerSettings, state: SenderState) -> None:
+    def __init__(self, settings: ProducerSettings, state: SenderState, clock: Clock) -> None:
         self.settings = settings
         self.state = state
         self.error: BaseException | None = None
@@ -54,6 +72,12 @@ class Sender(ABC):
         self.is_idle = False
         """Whether whoever appends has to say so (`send_now`, `wake`)."""
         self.append: Callable[[Any], None] = _not_open
+        self.may_have_keys = False
+        """Whether any record so far had a key; `may_have_extras`: a partition, timestamp or headers. The drain does not
+        look for what was never given. Set before the record is appended, and never taken back."""
+        self.may_have_extras = False
+        self.failures = Failures(clock.monotonic)
+        self.is_transactional = settings.transactional_id is not None
 
     @abstractmethod
     def make_room(self, size: int) -> None:
@@ -67,6 +91,14 @@ class Sender(ABC):
     @abstractmethod
     def wake(self) -> None:
         """Something was appended, or is to be done, while this was idle."""
+
+    @abstractmethod
+    def wait_for(self, delivery: Delivery | BatchDelivery, timeout: float | None) -> None:
+        """Until it is delivered, or has failed: what `Delivery.result` calls."""
+
+    @abstractmethod
+    def delivery_future(self, delivery: Any) -> asyncio.Future[None]:
+        """Done when the delivery is: what awaiting it waits for."""
 
     @property
     @abstractmethod

@@ -17,7 +17,7 @@ from typing import Any
 from headrace.client.cluster.drivers import BlockingClient
 from headrace.client.compiled import is_load_due, load_if_due, note_rows
 from headrace.client.errors import BufferExhaustedError, ClientClosedError
-from headrace.client.producer._base import ProducerSetup, preload
+from headrace.client.producer._base import ProducerSetup
 from headrace.client.producer._core import ProducerCore
 from headrace.client.producer._core_lock import CoreLock
 from headrace.client.producer._direct_sends import DirectSends
@@ -58,19 +58,18 @@ class ThreadSender(Sender):
         "clock",
         "core_lock",
         "direct",
+        "is_dropped",
         "lock",
         "pid",
-        "producer",
         "requests",
         "thread",
         "waiting",
     )
 
-    def __init__(self, setup: ProducerSetup, clock: Clock, producer: Any, state: SenderState = SenderState.NEW) -> None:
-        super().__init__(setup.settings, state)
+    def __init__(self, setup: ProducerSetup, clock: Clock, state: SenderState = SenderState.NEW) -> None:
+        super().__init__(setup.settings, state, clock)
         self._setup = setup
         self.clock = clock
-        self.producer = producer
         self.client: BlockingClient | None = None
         self.thread: threading.Thread | None = None
         self.pid = os.getpid()
@@ -89,6 +88,8 @@ class ThreadSender(Sender):
         self._wake_bytes = max(_WAKE_BYTES_MIN, self.settings.batch_size)
         self._wake_limit = NOTHING
         self._step_bytes = _STEP_BYTES_FIRST
+        self.is_dropped = False
+        """Nobody has the producer any more: this ends once everything is delivered."""
 
     # --- the callers' threads -----------------------------------------------------------------------------------------
 
@@ -111,9 +112,8 @@ class ThreadSender(Sender):
         """Make the connections' core and start the thread, once."""
         if self.state is not SenderState.NEW:
             return
-        preload(self.settings)
         client = BlockingClient(self._setup.connection, clock=self.clock)
-        core = ProducerCore(client.core, self.settings, self._setup.partitioner, self.producer)
+        core = ProducerCore(client.core, self.settings, self._setup.partitioner, self)
         self.client, self.core = client, core
         self.append = core.accumulator.pending.append
         self._taking = core.accumulator.taking = threading.Lock()
@@ -282,6 +282,9 @@ class ThreadSender(Sender):
                 return
         self.wait(delivery.done, timeout, "the delivery", waited)
 
+    def delivery_future(self, delivery: Any) -> Any:
+        raise TypeError("a blocking producer's delivery cannot be awaited: use result(), or headrace.aio.Producer")
+
     def flush(self, timeout: float | None) -> None:
         """Until everything that was appended before is delivered, or has failed."""
         if self.state is SenderState.NEW:
@@ -306,6 +309,27 @@ class ThreadSender(Sender):
             self.thread.join(_JOIN_S)
         with self.lock:
             self.changed.notify_all()
+
+    def end_dropped(self) -> None:
+        """See `Worker`."""
+        self.is_dropped = True
+        client = self.client
+        if client is not None:
+            client.wakeup()
+
+    def end_at_exit(self, timeout_s: float) -> None:
+        """See `Worker`. The thread still runs."""
+        if self.pid != os.getpid() or self.state is not SenderState.OPEN:
+            return
+        try:
+            self.flush(timeout_s)
+        except TimeoutError:
+            log.error("the program ends, and records were not delivered within %.0f s: close the producer", timeout_s)
+        except ClientClosedError:
+            pass  # what is left has failed, and is said below
+        self.close()
+        if (error := self.failures.hear_all()) is not None:
+            log.error("%s", error)
 
     # --- the thread ---------------------------------------------------------------------------------------------------
 
@@ -334,6 +358,8 @@ class ThreadSender(Sender):
                 self.advance(SenderState.CLOSED if self.error is None else SenderState.FAILED)
                 self.changed.notify_all()
             client.close()
+            if self.is_dropped:
+                self._setup.close()
 
     def _loop(self, client: BlockingClient, core: ProducerCore) -> None:
         opened = self.clock.monotonic()
@@ -351,6 +377,9 @@ class ThreadSender(Sender):
                     self.is_idle = True
                     if core.accumulator.pending or self.requests or self.state is not SenderState.OPEN:
                         self.is_idle = False
+                        continue
+                    if self.is_dropped:
+                        self.advance(SenderState.CLOSING)
                         continue
                 if was_idle:
                     events = self.direct.rest(client, wait_s)

@@ -13,6 +13,7 @@ from headrace.client.consumer.records import ConsumerGroupMetadata
 from headrace.client.errors import BufferExhaustedError
 from headrace.client.producer._base import ProducerSetup, check_record
 from headrace.client.producer._calls import ProducerCalls
+from headrace.client.producer._failures import FailedDeliveries, tell_unheard
 from headrace.client.producer._loop_sender import LoopSender, set_done
 from headrace.client.producer._sender import SenderState
 from headrace.client.producer._topic_wait import TopicWait
@@ -24,6 +25,7 @@ from headrace.client.producer._transactions import (
     timed_out,
 )
 from headrace.client.transactions._core import TransactionCore, TransactionOperation
+from headrace.client.unclosed import Watch
 from headrace.errors import HeadraceError
 from headrace.runtime import Runtime, real_runtime
 
@@ -49,16 +51,10 @@ class Producer(ProducerCalls):
         self._own_runtime = runtime is None
         self._runtime = runtime or real_runtime()
         super().__init__(ProducerSetup(config, keywords), self._runtime.clock)
-        self._sender = LoopSender(self._setup, self._runtime, self)
+        self._sender = LoopSender(self._setup, self._runtime)
+        self._watch = Watch(self, self._sender, f"the producer {self._setup.connection.client_id}")
 
     # --- waiting ------------------------------------------------------------------------------------------------------
-
-    def _delivery_future(self, delivery: Any) -> asyncio.Future[None]:
-        """What awaiting a delivery waits for."""
-        return self._sender.delivery_future(delivery)
-
-    def _wait_for_delivery(self, delivery: Any, timeout: float | None) -> None:
-        raise RuntimeError("result() would block the event loop: await the delivery instead")
 
     async def room(self) -> None:
         """Wait until a quarter of `buffer.memory` is free; `BufferExhaustedError` after `max.block.ms`."""
@@ -73,8 +69,15 @@ class Producer(ProducerCalls):
                 f"{self._settings.max_block_ms}: the brokers take less than is sent, or cannot be reached"
             ) from None
 
-    async def flush(self, timeout: float | None = None) -> None:
-        """Send everything now and wait until it is acknowledged or has failed; `TimeoutError` after `timeout` s."""
+    async def flush(self, timeout: float | None = None) -> FailedDeliveries:
+        """Send everything now and wait until it is acknowledged or has failed; `TimeoutError` after `timeout` s.
+
+        What failed since the last flush, and nobody has heard of: `if failed := await producer.flush(): ...`.
+        """
+        await self._flush(timeout)
+        return self._sender.failures.flushed()
+
+    async def _flush(self, timeout: float | None) -> None:
         sender = self._sender
         if sender.state is not SenderState.OPEN and sender.core.is_idle:
             return
@@ -117,7 +120,10 @@ class Producer(ProducerCalls):
         return wait.partitions(seconds)
 
     async def close(self, timeout: float | None = None) -> None:
-        """Deliver what was sent (for at most that many seconds), then end. What is left has failed. Idempotent."""
+        """Deliver what was sent (for at most that many seconds), then end. What is left has failed. Idempotent.
+
+        `UndeliveredError` as with `headrace.Producer.close`.
+        """
         if self._closed:
             return
         sender, begun = self._sender, self._clock.monotonic()
@@ -126,11 +132,12 @@ class Producer(ProducerCalls):
                 await self._abort_open(timeout)
                 self._closed = True
                 sender.close()
-                await self.flush(None if timeout is None else max(0.0, timeout - (self._clock.monotonic() - begun)))
+                await self._flush(None if timeout is None else max(0.0, timeout - (self._clock.monotonic() - begun)))
         except TimeoutError:
             log.warning("closing with records undelivered: %s s were not enough", timeout)
         finally:
             self._closed = True
+            self._watch.end()
             sender.end()
             try:
                 await sender.client.close()
@@ -138,6 +145,7 @@ class Producer(ProducerCalls):
                 self._setup.close()
                 if self._own_runtime:
                     await self._runtime.close()
+            tell_unheard(sender.failures)
 
     async def __aenter__(self) -> Self:
         return self

@@ -15,6 +15,7 @@ from headrace.client.forks import watch_forks
 from headrace.client.producer._base import ProducerSetup, check_record
 from headrace.client.producer._calls import ProducerCalls
 from headrace.client.producer._core import ProducerCore
+from headrace.client.producer._failures import FailedDeliveries, tell_unheard
 from headrace.client.producer._forked import leave_to_parent
 from headrace.client.producer._sender import SenderState
 from headrace.client.producer._thread_sender import ThreadSender
@@ -26,8 +27,8 @@ from headrace.client.producer._transactions import (
     read_offsets,
     timed_out,
 )
-from headrace.client.producer.delivery import BatchDelivery, Delivery
 from headrace.client.transactions._core import TransactionCore, TransactionOperation
+from headrace.client.unclosed import Watch
 from headrace.errors import HeadraceError
 from headrace.runtime import Clock
 from headrace.runtime.real import RealClock
@@ -56,14 +57,19 @@ class Producer(ProducerCalls):
         self, config: Mapping[str, Any] | None = None, /, *, clock: Clock | None = None, **keywords: Any
     ) -> None:
         super().__init__(ProducerSetup(config, keywords), clock or RealClock())
-        self._sender = ThreadSender(self._setup, self._clock, self)
+        self._sender = ThreadSender(self._setup, self._clock)
+        self._watch = Watch(self, self._sender, f"the producer {self._setup.connection.client_id}")
         watch_forks(self)
 
     def _after_fork(self) -> None:
         """In a child: the parent's thread and connections are not ours, nor is what it had pending."""
         parents = self._sender
         state = SenderState.CLOSED if self._closed else SenderState.NEW
-        self._sender = ThreadSender(self._setup, self._clock, self, state)
+        self._sender = ThreadSender(self._setup, self._clock, state)
+        self._sender.may_have_keys, self._sender.may_have_extras = parents.may_have_keys, parents.may_have_extras
+        self._watch.end()
+        if not self._closed:
+            self._watch = Watch(self, self._sender, f"the producer {self._setup.connection.client_id}")
         if parents.client is not None:
             parents.client.abandon()
         if parents.core is not None:
@@ -85,17 +91,14 @@ class Producer(ProducerCalls):
 
     # --- waiting ------------------------------------------------------------------------------------------------------
 
-    def _wait_for_delivery(self, delivery: Delivery | BatchDelivery, timeout: float | None) -> None:
-        """What `Delivery.result` calls."""
-        self._sender.wait_for(delivery, timeout)
+    def flush(self, timeout: float | None = None) -> FailedDeliveries:
+        """Send everything now and wait until it is acknowledged or has failed; `TimeoutError` after `timeout` s.
 
-    def _delivery_future(self, delivery: Any) -> Any:
-        raise TypeError("a blocking producer's delivery cannot be awaited: use result(), or headrace.aio.Producer")
-
-    def flush(self, timeout: float | None = None) -> None:
-        """Send everything now and wait until it is acknowledged or has failed; `TimeoutError` after `timeout` s."""
+        What failed since the last flush, and nobody has heard of: `if failed := producer.flush(): ...`.
+        """
         if not self._closed:
             self._sender.flush(timeout)
+        return self._sender.failures.flushed()
 
     def partitions_for(self, topic: str, timeout: float | None = None) -> list[PartitionView]:
         """The topic's partitions with their leaders; waits for its metadata up to `max.block.ms`."""
@@ -108,7 +111,11 @@ class Producer(ProducerCalls):
         return wait.partitions(seconds)
 
     def close(self, timeout: float | None = None) -> None:
-        """Deliver what was sent (for at most that many seconds), then end. What is left has failed. Idempotent."""
+        """Deliver what was sent (for at most that many seconds), then end. What is left has failed. Idempotent.
+
+        `UndeliveredError` counts the deliveries that failed without anybody hearing of it: those that have no
+        `on_delivery`, and were not asked. While another error is on its way it is logged instead.
+        """
         if self._closed:
             return
         sender, begun = self._sender, self._clock.monotonic()
@@ -123,8 +130,10 @@ class Producer(ProducerCalls):
             log.info("the producer was closed while close() waited for its records")
         finally:
             self._closed = True
+            self._watch.end()
             sender.close()
             self._setup.close()
+            tell_unheard(sender.failures)
 
     def __enter__(self) -> Self:
         return self

@@ -11,10 +11,12 @@ from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from headrace.client.errors import copy_of
+from headrace.client.producer._failures import is_silent
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
     from headrace.client.producer._batch import ProducerBatch
+    from headrace.client.producer._failures import Unheard
 
 TOPIC: Final = 0
 VALUE: Final = 1
@@ -25,7 +27,7 @@ TIMESTAMP: Final = 4
 HEADERS: Final = 5
 CALLBACK: Final = 6
 OWNER: Final = 7
-"""The producer; once the record is in a batch, that batch."""
+"""What sends it; once the record is in a batch, that batch."""
 
 HeaderList = Sequence[tuple[str, bytes | None]]
 
@@ -85,26 +87,38 @@ class Delivery(list[Any]):
         `TimeoutError` when the wait is over first: the record is still under way then.
         """
         if not self.done():
-            _producer_of(self)._wait_for_delivery(self, timeout)
+            _sender_of(self).wait_for(self, timeout)
         return self._outcome()
 
     def exception(self, timeout: float | None = None) -> HeadraceError | None:
         """Wait, and return the error instead of raising it; None when the record was acknowledged."""
         if not self.done():
-            _producer_of(self)._wait_for_delivery(self, timeout)
-        return cast("ProducerBatch", self[OWNER]).error_of(self[PLACE])
+            _sender_of(self).wait_for(self, timeout)
+        return self._error()
 
     def __await__(self) -> Generator[Any, None, RecordMetadata]:
         if not self.done():
-            yield from _producer_of(self)._delivery_future(self).__await__()
+            yield from _sender_of(self).delivery_future(self).__await__()
         return self._outcome()
 
     def _outcome(self) -> RecordMetadata:
-        batch = cast("ProducerBatch", self[OWNER])
-        error = batch.error_of(self[PLACE])
+        error = self._error()
         if error is not None:
             raise copy_of(error)
-        return batch.metadata_of(self[PLACE])
+        return cast("ProducerBatch", self[OWNER]).metadata_of(self[PLACE])
+
+    def _error(self) -> HeadraceError | None:
+        """Why it failed; whoever asks has heard of it."""
+        batch = cast("ProducerBatch", self[OWNER])
+        error = batch.error_of(self[PLACE])
+        if batch.unheard is not None and is_silent(self[CALLBACK]):
+            self[CALLBACK] = _heard
+            batch.unheard.heard(1)
+        return error
+
+
+def _heard(error: HeadraceError | None, metadata: RecordMetadata) -> None:
+    """In the place of a callback: somebody has asked for the outcome."""
 
 
 class Callbacks:
@@ -119,9 +133,9 @@ class Callbacks:
         return Callbacks(self.functions[rows])
 
 
-def _producer_of(delivery: Delivery) -> Any:
+def _sender_of(delivery: Delivery) -> Any:
     owner = delivery[OWNER]
-    return getattr(owner, "producer", owner)
+    return getattr(owner, "sender", owner)
 
 
 class DeliveredRange(NamedTuple):
@@ -136,16 +150,30 @@ class DeliveredRange(NamedTuple):
 class BatchDelivery:
     """What `send_batch` and `send_arrow` give back: many records, delivered in several batches."""
 
-    __slots__ = ("_left", "callback", "error", "is_done", "producer", "ranges", "topic", "waiters")
+    __slots__ = (
+        "_left",
+        "callback",
+        "error",
+        "failed_rows",
+        "is_done",
+        "ranges",
+        "sender",
+        "topic",
+        "unheard",
+        "waiters",
+    )
 
-    def __init__(self, producer: Any, topic: str, callback: Callable[[Any, Any], Any] | None) -> None:
-        self.producer = producer
+    def __init__(self, sender: Any, topic: str, callback: Callable[[Any, Any], Any] | None) -> None:
+        self.sender = sender
         self.topic = topic
         self.callback = callback
         self.ranges: list[DeliveredRange] = []
         self.error: HeadraceError | None = None
         self.is_done = False
         self.waiters: list[Callable[[], None]] = []
+        self.failed_rows = 0
+        self.unheard: Unheard | None = None
+        """Set when some have failed, and no callback was called."""
         self._left = 0
 
     def __repr__(self) -> str:
@@ -159,7 +187,9 @@ class BatchDelivery:
         self._left -= rows
         if delivered is not None:
             self.ranges.append(delivered)
-        self.error = self.error or error
+        if error is not None:
+            self.error = self.error or error
+            self.failed_rows += rows
         if self._left == 0:
             self.is_done = True
 
@@ -169,19 +199,27 @@ class BatchDelivery:
     def result(self, timeout: float | None = None) -> list[DeliveredRange]:
         """Wait (seconds) for all of them; where they are, or the first error (`ranges` has what did arrive)."""
         if not self.is_done:
-            self.producer._wait_for_delivery(self, timeout)
-        if self.error is not None:
-            raise copy_of(self.error)
-        return self.ranges
+            self.sender.wait_for(self, timeout)
+        return self._outcome()
 
     def exception(self, timeout: float | None = None) -> HeadraceError | None:
         if not self.is_done:
-            self.producer._wait_for_delivery(self, timeout)
-        return self.error
+            self.sender.wait_for(self, timeout)
+        return self._error()
 
     def __await__(self) -> Generator[Any, None, list[DeliveredRange]]:
         if not self.is_done:
-            yield from self.producer._delivery_future(self).__await__()
-        if self.error is not None:
-            raise copy_of(self.error)
+            yield from self.sender.delivery_future(self).__await__()
+        return self._outcome()
+
+    def _outcome(self) -> list[DeliveredRange]:
+        error = self._error()
+        if error is not None:
+            raise copy_of(error)
         return self.ranges
+
+    def _error(self) -> HeadraceError | None:
+        unheard, self.unheard = self.unheard, None
+        if unheard is not None:
+            unheard.heard(unheard.count)
+        return self.error

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
 from headrace.broker import startup
+from headrace.broker.audit.log import AuditLog
 from headrace.broker.authorization.installing import check_rights
 from headrace.broker.coordinators.group_service import GroupService
 from headrace.broker.coordinators.producer_ids import ProducerIds
@@ -275,6 +276,7 @@ class Broker:
             self.turn_appends = TurnAppends(self.runtime.clock.now_ms, self.cluster, self.replicas)
             self.leaders = Leaders(self.cluster, self.replicas, self.answers)
             check_rights(self.pipeline, self.cluster)
+            self.pipeline.access.audit = AuditLog(self.runtime.clock)
             self.quotas = ClientQuotas(self.pipeline.access, self.started_with, self.runtime.clock, self.image)
             self.acceptor.connection_pause_s = self.quotas.connection_pause_s
             self.pipeline.limited = ChangesCheck(self.cluster)

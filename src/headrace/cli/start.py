@@ -8,15 +8,17 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import io
 import ipaddress
 import logging
+import logging.handlers
 import os
 import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from headrace._version import __version__
 from headrace.cli.exits import Exit
@@ -27,6 +29,7 @@ from headrace.words import some, visible
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
+    from headrace.cluster.broker_config import BrokerConfig
 
 DEFAULT_LISTEN = "127.0.0.1:9092"
 DEFAULT_REGISTRY = "127.0.0.1:8081"
@@ -247,6 +250,7 @@ async def _serve(settings: dict[str, RawValue], registry: str | None) -> None:
     for number in numbers:
         loop.add_signal_handler(number, _on_signal, number, stopping, requests)
     try:
+        write_audit_log(BrokerConfig.parse(settings))
         broker = Broker.from_settings(runtime, settings, compaction_worker=InProcess())
         starting = loop.create_task(broker.start())
         waiting = loop.create_task(_until_over(stopping, broker))
@@ -418,6 +422,48 @@ class _Lines(logging.Formatter):
         line = super().format(record)
         colour = _COLOURS.get(record.levelname) if self._coloured else None
         return line if colour is None else f"\x1b[{colour}m{line}\x1b[0m"
+
+
+AUDIT_FILE_BYTES_MAX = 10 * 1024 * 1024
+AUDIT_FILES_MAX = 5
+
+
+def write_audit_log(config: BrokerConfig) -> None:
+    """Lines of the audit log go to a file of their own, which only its owner can read; older ones are kept for a while.
+
+    Without a file they go nowhere: not between the lines for people.
+    """
+    audit = logging.getLogger("headrace.audit")
+    audit.propagate = False
+    audit.handlers.clear()
+    name = config["headrace.audit.file"]
+    if name is None and config["authorizer.class.name"]:
+        name = os.path.join(config.log_dirs[0], "audit.jsonl")
+    if not name:
+        audit.addHandler(logging.NullHandler())
+        return
+    path = Path(str(name))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path.touch(mode=0o600)
+        path.chmod(0o600)
+        handler = _OwnersFile(path, maxBytes=AUDIT_FILE_BYTES_MAX, backupCount=AUDIT_FILES_MAX, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            {"headrace.audit.file": f"the audit log {path} cannot be written: {error.strerror}"}
+        ) from error
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    audit.addHandler(handler)
+    audit.setLevel(logging.INFO)
+
+
+class _OwnersFile(logging.handlers.RotatingFileHandler):
+    def _open(self) -> io.TextIOWrapper:
+        return cast(io.TextIOWrapper, open(self.baseFilename, self.mode, encoding=self.encoding, opener=_owners))
+
+
+def _owners(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def set_up_logging(level: str) -> None:

@@ -11,7 +11,7 @@ none goes the long way (`RequestPipeline.begin`), and is told with the answer fo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 from headrace.broker.requests.rights import CLUSTER_NAME, Operation, Resource
@@ -43,6 +43,7 @@ class Audit(Protocol):
     """Hears what is refused, and what is changed."""
 
     def refused(self, context: RequestContext, operation: Operation, resource: Resource, name: str) -> None: ...
+    def changed(self, context: RequestContext, names: Sequence[str], *, is_done: bool) -> None: ...
 
 
 class Meter(Protocol):

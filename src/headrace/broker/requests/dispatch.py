@@ -103,6 +103,7 @@ class RequestContext:
     """Who asks, and how: one request on its way through the pipeline."""
 
     __slots__ = (
+        "act",
         "api_version",
         "began",
         "client_id",
@@ -138,6 +139,8 @@ class RequestContext:
         self.connection = connection
         #: What who asks may do, as it was when the request came; None: nobody is known yet.
         self.rights = connection.rights
+        #: What it changes that others depend on, for the audit log; None: nothing.
+        self.act: list[str] | None = None
         #: What quotas count for who asks; None: nothing.
         self.meter: Meter | None = None
         #: Why the connection is closed after the answer; None: it is not.

@@ -17,6 +17,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from headrace.broker.audit.acts import ACTS
 from headrace.broker.requests.access import Access
 from headrace.broker.requests.dispatch import (
     AT_ONCE_OWN,
@@ -64,6 +65,7 @@ class Route:
     """All that is the same for every request of one API key and version."""
 
     __slots__ = (
+        "act",
         "api_version",
         "at_once",
         "consumes",
@@ -95,6 +97,7 @@ class Route:
         #: Whether others have their turn before the answer is encoded: what is asked for often is told at once.
         self.is_split = handler.is_async and handler.api_key not in (ApiKey.PRODUCE, ApiKey.FETCH)
         self.each_once = handler.each_once
+        self.act = ACTS.get(handler.api_key)
         #: Whether quotas count the bytes of the request, or of the answer.
         self.produces = handler.api_key == ApiKey.PRODUCE
         self.consumes = handler.api_key == ApiKey.FETCH
@@ -222,6 +225,9 @@ class RequestPipeline:
             raise
         try:
             result = None
+            if self.access.audit is not None and route.act is not None and not context.is_from_broker:
+                # Now, as what is refused is taken out of the request.
+                context.act = list(route.act(request))
             if self.who is not None:
                 result = self.who(context, request)
             if route.each_once and result is None:
@@ -306,6 +312,8 @@ class RequestPipeline:
         tells_error = route.tells_error(response)
         if tells_error:
             metrics.errors += 1
+        if context.act is not None and self.access.audit is not None:
+            self.access.audit.changed(context, context.act, is_done=not tells_error)
         parts = route.encode(response, context.correlation_id)
         answer_bytes = sum(map(len, parts))
         metrics.response_bytes += answer_bytes

@@ -57,6 +57,14 @@ SERVER_KEYS: tuple[BrokerKey, ...] = (
     broker_key("fetch.purgatory.purge.interval.requests", INT, 1000),
     broker_key("inter.broker.listener.name", STRING, None, doc="The listener that brokers use among themselves."),
     broker_key(
+        "headrace.audit.file",
+        STRING,
+        None,
+        internal=True,
+        doc="Where `headrace start` writes the audit log: a line of JSON for each refusal and each change. By default "
+        "audit.jsonl in the first of log.dirs, where authorizer.class.name is set; else nowhere.",
+    ),
+    broker_key(
         "headrace.metrics.host",
         STRING,
         "127.0.0.1",

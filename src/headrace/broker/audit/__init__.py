@@ -1,0 +1,1 @@
+"""The audit log: what was refused, and what was changed, by whom."""

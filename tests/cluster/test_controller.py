@@ -10,7 +10,7 @@ import pytest
 
 from headrace.cluster.broker_config import BrokerConfig
 from headrace.cluster.brokers import LED_FIRST_FROM, PRODUCER_ID_BLOCK_SIZE, Registration
-from headrace.cluster.features import ELIGIBLE_LEADER_REPLICAS_VERSION
+from headrace.cluster.features import ELIGIBLE_LEADER_REPLICAS_VERSION, GROUP_VERSION
 from headrace.cluster.image import Endpoint, Image
 from headrace.cluster.records import (
     DIRECTORY_LOST,
@@ -534,7 +534,8 @@ def test_a_broker_that_does_not_support_what_is_in_effect_is_not_let_in() -> Non
 
 def test_no_level_is_above_what_a_registered_broker_supports_also_one_that_is_down() -> None:
     cluster = OneBroker()
-    for feature, level in (("metadata.version", 20), ("transaction.version", 1), (ELIGIBLE_LEADER_REPLICAS_VERSION, 0)):
+    levels = {"metadata.version": 20, "transaction.version": 1, ELIGIBLE_LEADER_REPLICAS_VERSION: 0, GROUP_VERSION: 0}
+    for feature, level in levels.items():
         assert set_level(cluster, feature, level, 3) == ErrorCode.NONE
     older = Registration(2, b"2" * 16, [Endpoint(LISTENER, "127.0.0.1", 9002, 0)], features=OLDER)
     cluster.decide(cluster.controller.register_broker(cluster.image, older, fenced=True))

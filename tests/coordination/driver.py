@@ -67,10 +67,19 @@ class Driver(ABC):
                 self.timers.pop(timer, None)
             else:
                 self.timers[timer] = deadline_ms
+        for job in outcome.jobs:
+            self.begin_job(job)
         if outcome.effects:
             self.begin_write(outcome)
         else:
             self.settle(outcome)
+
+    def begin_job(self, job: Any) -> None:
+        """What takes long is done when everything else of this moment is."""
+        self.after(0, lambda: self.end_job(job, job.run()))
+
+    def end_job(self, job: Any, result: object) -> None:
+        self.absorb(self.coordinator.finished(job, result, self.now))
 
     def begin_write(self, outcome: Any) -> None:
         if self.hold:

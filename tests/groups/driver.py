@@ -24,6 +24,15 @@ class Topics:
     def partition_count(self, name: str) -> int | None:
         return self.known[name][1] if name in self.known else None
 
+    def topic_names(self) -> list[str]:
+        return list(self.known)
+
+    def topic_version(self, name: str) -> int:
+        return hash(self.known.get(name))
+
+    def partition_racks(self, name: str) -> list[list[str]]:
+        return [[] for _ in range(self.known[name][1])]
+
     def create(self, name: str, partitions: int = 1) -> bytes:
         topic_id = len(self.known).to_bytes(15, "big") + b"\x01"
         self.known[name] = (topic_id, partitions)

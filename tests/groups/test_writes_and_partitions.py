@@ -253,7 +253,7 @@ def test_a_heartbeat_makes_no_timer_change(members: Members) -> None:
 def test_what_was_left_out_of_a_partition_is_reported() -> None:
     driver = Driver(load=False)
     driver.coordinator.begin_load(3, 0)
-    driver.coordinator.load(3, StoredRecord(b"\x00\x03\x05group", b"\x00\x00"))
+    driver.coordinator.load(3, StoredRecord(b"\x00\x63\x05group", b"\x00\x00"))
     driver.coordinator.load(3, StoredRecord(b"\x00\x01\x00\x01g\x00\x01t\x00\x00\x00\x00", b"\x00\x04\x00"))
     assert driver.coordinator.load_report(3) is None
     driver.coordinator.loaded(3, driver.now)

@@ -13,7 +13,8 @@ from headrace.broker.coordinators import member_memory
 from headrace.broker.coordinators.member_memory import MemberMemory
 from headrace.errors import ErrorCode
 from headrace.groups.classic.state import ClassicGroup as Group
-from headrace.groups.classic.state import Member, MemberSession
+from headrace.groups.classic.state import Member
+from headrace.groups.sessions import MemberSession
 from headrace.protocol import codec
 from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest
 from headrace.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol

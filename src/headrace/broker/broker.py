@@ -12,6 +12,7 @@ from headrace.broker import startup
 from headrace.broker.audit.log import AuditLog
 from headrace.broker.authorization.installing import check_rights
 from headrace.broker.coordinators.group_service import GroupService
+from headrace.broker.coordinators.group_settings import BrokerGroupSettings
 from headrace.broker.coordinators.producer_ids import ProducerIds
 from headrace.broker.coordinators.transaction_service import TransactionService
 from headrace.broker.coordinators.write_order import batch_bytes_max
@@ -48,6 +49,7 @@ from headrace.cluster.answers import Answers
 from headrace.cluster.broker_config import BrokerConfig
 from headrace.cluster.brokers import ProducerIdBlock, Registration
 from headrace.cluster.changes import Changes
+from headrace.cluster.configs import BrokerLayers
 from headrace.cluster.controller import Controller
 from headrace.cluster.features import TRANSACTION_VERSION
 from headrace.cluster.image import Image
@@ -327,7 +329,8 @@ class Broker:
         """The coordinators and maintenance: what works on logs, which are open by now."""
         config = self.started_with
         self.producer_ids = ProducerIds(self._reserve_producer_ids)
-        groups = GroupCoordinator(self._group_config(), self.runtime.rng, self)
+        self._group_settings = BrokerGroupSettings(self.image, self._config_layers)
+        groups = GroupCoordinator(self._group_config(), self.runtime.rng, self.cluster, self._group_settings)
         self.groups = GroupService(
             self, groups, config.get_int("offsets.commit.timeout.ms"), startup.member_bytes_max(config)
         )
@@ -508,6 +511,9 @@ class Broker:
     def _group_config(self) -> GroupConfig:
         return GroupConfig.from_values(self._values_with_partitions())
 
+    def _config_layers(self) -> BrokerLayers:
+        return BrokerLayers.of(self.image, self.started_with, self.node_id)
+
     def _transaction_coordinator(self) -> TransactionCoordinator:
         config = TransactionConfig.from_values(self._values_with_partitions())
         bytes_max = functools.partial(batch_bytes_max, self, TRANSACTION_STATE)
@@ -543,6 +549,11 @@ class Broker:
         deleted = changes.deleted
         if deleted:
             self.groups.topics_deleted({topic.name: topic.topic_id for topic in deleted})
+        if changes.groups_configured or changes.brokers_configured:
+            self._group_settings.forget()
+        changed = {topic.name for topic in deleted} | {change.topic.name for change in changes.partitions}
+        if changed:
+            self.groups.topics_changed(frozenset(changed))
 
     def _follow_with_cleaner(self, changes: Changes) -> None:
         """After a change of the metadata: what was cleaned of deleted topics is forgotten."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from headrace.cluster.broker_config import BrokerConfig
 from headrace.cluster.changes import Changes
 from headrace.cluster.controller import Controller
@@ -63,3 +65,21 @@ class ClusterView:
     def partition_count(self, name: str) -> int | None:
         topic = self.image.topics.get(name)
         return None if topic is None else len(topic.partitions)
+
+    def topic_names(self) -> Iterable[str]:
+        return self.image.topics.keys()
+
+    def topic_version(self, name: str) -> int:
+        """Another number after every change of the topic, or of the racks of brokers; 0 when there is none."""
+        topic = self.image.topics.get(name)
+        return 0 if topic is None else max(topic.version, self.image.brokers_version)
+
+    def partition_racks(self, name: str) -> list[list[str]]:
+        """Of each partition, the racks of its replicas, as far as they have any."""
+        topic = self.image.topics.get(name)
+        if topic is None:
+            return []
+        racks = {node_id: broker.rack for node_id, broker in self.image.brokers.items() if broker.rack is not None}
+        if not racks:
+            return [[] for _ in topic.partitions]
+        return [[racks[node_id] for node_id in one.replicas if node_id in racks] for one in topic.partitions]

@@ -40,9 +40,10 @@ class Changes:
 
     deleted: list[TopicImage] = field(default_factory=list)
     partitions: list[ChangedPartition] = field(default_factory=list)
-    #: The topics whose configuration changed, and whether that of brokers did.
+    #: The topics whose configuration changed, and whether that of brokers did, or of groups.
     configured: set[str] = field(default_factory=set)
     brokers_configured: bool = False
+    groups_configured: bool = False
     #: The brokers that came, went, were fenced or unfenced.
     brokers: set[int] = field(default_factory=set)
 
@@ -77,6 +78,8 @@ def apply(image: Image, step: list[MetadataRecord]) -> Changes:
                 changes.configured.add(record.resource_name)
             elif record.resource_type == ResourceType.BROKER:
                 changes.brokers_configured = True
+            elif record.resource_type == ResourceType.GROUP:
+                changes.groups_configured = True
         elif isinstance(record, _OF_BROKERS):
             changes.brokers.add(record.broker_id)
     return changes
@@ -86,7 +89,8 @@ def difference(old: Image, new: Image) -> Changes:
     """What is other in an image that was made anew, from a snapshot."""
     changes = Changes(
         deleted=[topic for topic in old.topics.values() if topic.topic_id not in new.topics_by_id],
-        brokers_configured=_broker_configs(old) != _broker_configs(new),
+        brokers_configured=_configs_of(old, ResourceType.BROKER) != _configs_of(new, ResourceType.BROKER),
+        groups_configured=_configs_of(old, ResourceType.GROUP) != _configs_of(new, ResourceType.GROUP),
         brokers={
             node_id for node_id in {*old.brokers, *new.brokers} if old.brokers.get(node_id) != new.brokers.get(node_id)
         },
@@ -102,5 +106,5 @@ def difference(old: Image, new: Image) -> Changes:
     return changes
 
 
-def _broker_configs(image: Image) -> dict[str, dict[str, str]]:
-    return {name: values for (kind, name), values in image.configs.items() if kind == ResourceType.BROKER}
+def _configs_of(image: Image, resource_type: ResourceType) -> dict[str, dict[str, str]]:
+    return {name: values for (kind, name), values in image.configs.items() if kind == resource_type}

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from headrace.cluster.broker_config import BrokerConfig
 from headrace.cluster.decision import ApiError, Decision
 from headrace.cluster.image import Image
 from headrace.cluster.records import FeatureLevelRecord, MetadataRecord
@@ -30,11 +31,13 @@ class FeatureRange(NamedTuple):
 METADATA_VERSION: Final = "metadata.version"
 TRANSACTION_VERSION: Final = "transaction.version"
 ELIGIBLE_LEADER_REPLICAS_VERSION: Final = "eligible.leader.replicas.version"
+GROUP_VERSION: Final = "group.version"
 
 SUPPORTED_FEATURES: Final[dict[str, FeatureRange]] = {
     METADATA_VERSION: FeatureRange(7, 30),
     TRANSACTION_VERSION: FeatureRange(0, 2),
     ELIGIBLE_LEADER_REPLICAS_VERSION: FeatureRange(0, 1),
+    GROUP_VERSION: FeatureRange(0, 1),
 }
 _UPGRADE: Final = 1
 _SAFE_DOWNGRADE: Final = 2
@@ -44,6 +47,14 @@ _UNSAFE_DOWNGRADE: Final = 3
 def has_eligible(image: Image) -> bool:
     """Whether replicas are eligible to lead that are not in sync any more (KIP-966)."""
     return image.features.get(ELIGIBLE_LEADER_REPLICAS_VERSION, 0) > 0
+
+
+def serves_consumer_groups(image: Image, config: BrokerConfig) -> bool:
+    """Whether groups may speak the consumer protocol (KIP-848)."""
+    if image.features.get(GROUP_VERSION, 0) < 1:
+        return False
+    protocols = config.values["group.coordinator.rebalance.protocols"]
+    return isinstance(protocols, tuple) and "consumer" in protocols
 
 
 def initial_records() -> list[MetadataRecord]:

@@ -6,6 +6,7 @@ and gives an `Outcome`: records to write, replies, timers. What it decided count
 
 from headrace.coordination.coordinator import Coordinator as Coordinator
 from headrace.coordination.outcome import Effect as Effect
+from headrace.coordination.outcome import Job as Job
 from headrace.coordination.outcome import Outcome as Outcome
 from headrace.coordination.outcome import Timer as Timer
 from headrace.coordination.outcome import TimerChange as TimerChange

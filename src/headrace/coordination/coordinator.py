@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Generic
 
-from headrace.coordination.outcome import OutcomeT, Timer, error_after_failed_write
+from headrace.coordination.outcome import Job, OutcomeT, Timer, error_after_failed_write
 from headrace.coordination.shards import LoadReport, Shards, ShardT
 from headrace.coordination.values import Now, Reply, StoredRecord
 from headrace.errors import ErrorCode
@@ -114,6 +114,15 @@ class Coordinator(ABC, Generic[OutcomeT, ShardT]):
                 effect.written(out, at)
             else:
                 effect.failed(out, refusal, at)
+        return out
+
+    def finished(self, job: Job[OutcomeT], result: object, at: Now) -> OutcomeT:
+        """A job has ended, with a result or an exception."""
+        out = self._outcome()
+        if isinstance(result, Exception):
+            job.failed(out, result, at)
+        else:
+            job.done(out, result, at)
         return out
 
     def _refused(self, reply: Reply, error: ErrorCode) -> Reply:

@@ -9,7 +9,9 @@ The order of things, for whoever drives a coordinator:
    called, or `failed(outcome, errors)`, in that same order for each partition. Both give an outcome to be treated like
    any other: the replies of the one that was written come back in it, and so do those that waited for it. `failed` has
    every reply too, turned into Kafka's error for it.
-3. Every append is made with the leader epoch that its partition was loaded for (`begin_load`), and fails if that epoch
+3. A job is run away from the event loop, from the moment of the call that gave it, whatever becomes of its records.
+   When it has ended, `finished(job, result)` is called, or `finished(job, error)`: one more call like any other.
+4. Every append is made with the leader epoch that its partition was loaded for (`begin_load`), and fails if that epoch
    is over. When it is, the partition is unloaded, and what was not written then has failed.
 """
 
@@ -18,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final, Generic, NamedTuple, Self, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Self, TypeVar
 
 from headrace.coordination.values import Caller, CoordinatorRecord, Now, Reply
 from headrace.errors import ErrorCode
@@ -58,6 +60,19 @@ class Effect(Generic[OutcomeT]):
 
 
 @dataclass(slots=True)
+class Job(Generic[OutcomeT]):
+    """Work that takes long: `run` uses nothing but values that nobody changes, so that any thread may run it.
+
+    `done` is given what it returned, `failed` what it raised. Meanwhile everything else may have changed.
+    """
+
+    what: str
+    run: Callable[[], Any]
+    done: Callable[[OutcomeT, Any, Now], None]
+    failed: Callable[[OutcomeT, Exception, Now], None]
+
+
+@dataclass(slots=True)
 class Outcome:
     """What a call leads to. `notes` are for the broker's log: why a group rebalances, who was removed.
 
@@ -67,6 +82,7 @@ class Outcome:
     replies: list[Reply] = field(default_factory=list)
     timers: list[TimerChange] = field(default_factory=list)
     effects: list[Effect[Self]] = field(default_factory=list)
+    jobs: list[Job[Self]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     @property

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from headrace.config import INT32_MAX, ConfigValue
 from headrace.coordination import settings
+from headrace.groups.consumer.config import ConsumerGroupConfig
 
 _KEYS = {
     "min_session_timeout_ms": "group.min.session.timeout.ms",
@@ -22,7 +23,7 @@ _KEYS = {
 
 @dataclass(frozen=True, slots=True)
 class GroupConfig:
-    """The values in effect, with the defaults of Kafka. The last two are constants there."""
+    """The values in effect, with the defaults of Kafka. The last two numbers are constants there."""
 
     min_session_timeout_ms: int = 6_000
     max_session_timeout_ms: int = 1_800_000
@@ -32,6 +33,7 @@ class GroupConfig:
     offsets_retention_minutes: int = 10_080
     offsets_retention_check_interval_ms: int = 600_000
     offsets_topic_partitions: int = 50
+    consumer: ConsumerGroupConfig = field(default_factory=ConsumerGroupConfig)
     # A new member cannot send heartbeats while its first JoinGroup waits; after this long it is given up.
     new_member_join_timeout_ms: int = 300_000
     # So many tombstones are written in one step, by expiry, for deleted topics or groups. It takes some 30 ms.
@@ -44,4 +46,4 @@ class GroupConfig:
     @classmethod
     def from_values(cls, values: Mapping[str, ConfigValue]) -> GroupConfig:
         """From parsed broker configuration; keys of others are ignored, missing ones have their defaults."""
-        return cls(**settings(_KEYS, values))
+        return cls(**settings(_KEYS, values), consumer=ConsumerGroupConfig.from_values(values))

@@ -13,16 +13,20 @@ from headrace.coordination import Caller, Coordinator, Now, Reply, Timer, is_sto
 from headrace.errors import ErrorCode
 from headrace.groups.administration import Administration
 from headrace.groups.classic import answers
+from headrace.groups.classic.kind import ClassicGroups
 from headrace.groups.classic.membership import GroupMemberships
 from headrace.groups.classic.rebalance import Rebalances
-from headrace.groups.classic.state import ClassicGroup
 from headrace.groups.config import GroupConfig
+from headrace.groups.consumer.kind import ConsumerGroups
 from headrace.groups.deleted_topics import DeletedTopics
+from headrace.groups.epochs.topic_hash import TopicHashes
 from headrace.groups.fetching import OffsetFetches
-from headrace.groups.group import Group
+from headrace.groups.group import Group, GroupKind
+from headrace.groups.kinds import KindOfGroup
 from headrace.groups.offsets import OffsetChanges
 from headrace.groups.outcome import Outcome, TimerKind
 from headrace.groups.refusals import refused
+from headrace.groups.settings import DefaultSettings, GroupSettings
 from headrace.groups.shards import Shard, Shards
 from headrace.groups.topics import TopicLookup
 from headrace.protocol.messages.delete_groups import DeleteGroupsRequest
@@ -43,11 +47,22 @@ class GroupCoordinator(Coordinator[Outcome, Shard]):
 
     _shards: Shards
 
-    def __init__(self, config: GroupConfig, rng: random.Random, topics: TopicLookup) -> None:
+    def __init__(
+        self, config: GroupConfig, rng: random.Random, topics: TopicLookup, settings: GroupSettings | None = None
+    ) -> None:
+        """`settings` are those of single groups; without any, all have the defaults."""
         super().__init__(CONSUMER_OFFSETS, Outcome, Shards(config.offsets_topic_partitions))
+        settings = settings or DefaultSettings()
         self._config = config
         self._rebalances = Rebalances(config)
         self._membership = GroupMemberships(config, rng, self._shards, self._rebalances)
+        hashes = TopicHashes(topics)
+        #: What only groups of one kind are asked.
+        self.consumer = ConsumerGroups(self._shards, topics, settings, config.consumer, hashes, rng)
+        self._kinds: dict[GroupKind, KindOfGroup] = {
+            GroupKind.CLASSIC: ClassicGroups(config, self._rebalances),
+            GroupKind.CONSUMER: self.consumer,
+        }
         self._offsets = OffsetChanges(config, self._shards, topics)
         self._deleted_topics = DeletedTopics(config, self._shards, self._offsets, topics)
         self._fetches = OffsetFetches(self._shards, topics)
@@ -68,7 +83,7 @@ class GroupCoordinator(Coordinator[Outcome, Shard]):
         """Members that were there have a whole session to be heard from."""
         loader, shard.loader = shard.loader, None
         assert loader is not None
-        for group in loader.groups(shard.partition):
+        for group in loader.groups(shard.partition, self._kinds.values()):
             self._replace(out, shard, group.group_id)
             self._shards.add(shard, group)
         for found in loader.offsets():
@@ -78,11 +93,7 @@ class GroupCoordinator(Coordinator[Outcome, Shard]):
                 shard, found.group_id, found.topic, found.partition, found.offset, found.producer_id
             )
         for group in list(shard.groups.values()):
-            group.start_timers(out, at)
-            if isinstance(group, ClassicGroup) and len(group.members) > self._config.max_size:
-                # The limit was lowered: as the members rejoin, the last ones find no place.
-                reason = f"it was loaded with {len(group.members)} members, and {self._config.max_size} are allowed"
-                self._rebalances.prepare(out, group, at, reason)
+            self._kinds[group.kind].served(out, group, at)
         self._administration.schedule_expiry(out, shard, at)
 
     def _replace(self, out: Outcome, shard: Shard, group_id: str) -> None:
@@ -127,15 +138,9 @@ class GroupCoordinator(Coordinator[Outcome, Shard]):
         if timer.kind is TimerKind.DELETED_TOPICS:
             self._deleted_topics.go_on(out, at)
             return out
-        group = self._shards.classic(timer.name)
-        if group is None:
-            return out
-        if timer.kind is TimerKind.SESSION:
-            self._rebalances.on_session_timer(out, group, timer.member_id, at)
-        elif timer.kind is TimerKind.JOIN:
-            self._rebalances.on_join_timer(out, group, at)
-        else:
-            self._rebalances.on_sync_timer(out, group, at)
+        group = self._shards.groups.get(timer.name)
+        if group is not None:
+            self._kinds[group.kind].on_timer(out, group, timer, at)
         return out
 
     # --- membership ---------------------------------------------------------------------------------------------------
@@ -221,6 +226,12 @@ class GroupCoordinator(Coordinator[Outcome, Shard]):
         out = Outcome()
         self._deleted_topics.forget(out, topics, at)
         return out
+
+    def topics_changed(self, names: frozenset[str], at: Now) -> Outcome:
+        """These topics came, went, or have other partitions than before."""
+        for kind in self._kinds.values():
+            kind.topics_changed(names, at)
+        return Outcome()
 
     # --- administration -----------------------------------------------------------------------------------------------
 

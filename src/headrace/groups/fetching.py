@@ -46,6 +46,8 @@ class OffsetFetches:
             answered = OffsetFetchResponseGroup(group_id=wanted.group_id)
             response.groups.append(answered)
             group, answered.error_code = self._find(wanted.group_id)
+            if group is not None and answered.error_code == ErrorCode.NONE:
+                answered.error_code = group.may_fetch(wanted.member_id, wanted.member_epoch)
             if answered.error_code != ErrorCode.NONE:
                 continue
             if wanted.topics is None:

@@ -23,6 +23,8 @@ class GroupKind(Enum):
 
     CLASSIC = "classic"
     CONSUMER = "consumer"
+    SHARE = "share"
+    STREAMS = "streams"
 
 
 class CommitClaim(NamedTuple):

@@ -6,24 +6,27 @@ only the survivors are decoded.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from headrace import coordination
 from headrace.coordination import NO_PRODUCER_ID, StoredRecord
-from headrace.groups.classic.loading import loaded_group
 from headrace.groups.group import Group
 from headrace.groups.group_offsets import CommittedOffset
+from headrace.groups.kinds import KindOfGroup, LoadedGroup, LoadedRecord
 from headrace.protocol.stored.consumer_offsets import (
+    RECORD_TYPES,
     LegacyOffsetCommitValue,
     OffsetCommitValue,
     decode_record,
 )
 from headrace.protocol.stored.coordinator import Unknown
-from headrace.protocol.wire import MalformedMessageError
+from headrace.protocol.wire import MalformedMessageError, pack_int16
 
-_LEGACY_OFFSET, _OFFSET, _GROUP = b"\x00\x00", b"\x00\x01", b"\x00\x02"
+_LEGACY_OFFSET, _OFFSET = b"\x00\x00", b"\x00\x01"
+_OFFSETS = (_LEGACY_OFFSET, _OFFSET)
+_DECLARED = frozenset(pack_int16(record_type) for record_type in RECORD_TYPES.classes)
 
 
 @dataclass(slots=True)
@@ -61,7 +64,7 @@ class Loader:
             return
         self.report.records += 1
         kind = key[:2]
-        if kind not in (_LEGACY_OFFSET, _OFFSET, _GROUP):
+        if kind not in _DECLARED:
             self.report.skipped += 1
             return
         # Both kinds of offsets name the same thing: a newer one replaces an old one.
@@ -72,7 +75,7 @@ class Loader:
                 table.pop(name, None)
             return
         stored = _Stored(key, value, self.report.records)
-        if producer_id == NO_PRODUCER_ID or kind == _GROUP:
+        if producer_id == NO_PRODUCER_ID or kind not in _OFFSETS:
             # Put anew, so that the order is that of the last writes.
             self._settled.pop(name, None)
             self._settled[name] = stored
@@ -88,17 +91,28 @@ class Loader:
             if current is None or current.sequence < stored.sequence:
                 self._settled[name] = stored
 
-    def groups(self, partition: int) -> Iterator[Group]:
+    def groups(self, partition: int, kinds: Iterable[KindOfGroup]) -> Iterator[Group]:
+        """Of two of one name, which only a write that failed in part can leave behind, the one written last is last."""
+        by_type: dict[int, list[LoadedRecord]] = {}
         for stored in self._settled.values():
-            if stored.key[:2] == _GROUP:
+            if stored.key[:2] not in _OFFSETS:
                 found = self._decode(stored)
                 if found is not None:
-                    self.report.groups += 1
-                    yield loaded_group(partition, found[0], found[1])
+                    record_type = int.from_bytes(stored.key[:2], "big")
+                    by_type.setdefault(record_type, []).append(LoadedRecord(*found, stored.sequence))
+        groups: list[LoadedGroup] = []
+        for kind in kinds:
+            records = [record for record_type in kind.record_types for record in by_type.pop(record_type, ())]
+            records.sort(key=lambda record: record.sequence)
+            groups += kind.loaded(partition, records)
+        self.report.skipped += sum(map(len, by_type.values()))  # of kinds that are not served here
+        groups.sort(key=lambda loaded: loaded.sequence)
+        self.report.groups += len({loaded.group.group_id for loaded in groups})
+        yield from (loaded.group for loaded in groups)
 
     def offsets(self) -> Iterator[LoadedOffset]:
         """In the order in which they were written, so that later ones count as later."""
-        everything = [(stored, NO_PRODUCER_ID) for stored in self._settled.values() if stored.key[:2] != _GROUP]
+        everything = [(stored, NO_PRODUCER_ID) for stored in self._settled.values() if stored.key[:2] in _OFFSETS]
         for producer_id, table in self._pending.items():
             everything += ((stored, producer_id) for stored in table.values())
         everything.sort(key=lambda entry: entry[0].sequence)

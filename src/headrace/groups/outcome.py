@@ -27,6 +27,7 @@ class TimerKind(Enum):
     SESSION = "session"
     JOIN = "join"
     SYNC = "sync"
+    REVOKE = "revoke"  # until when a member has to give up partitions
     EXPIRY = "expiry"
     DELETED_TOPICS = "deleted topics"
 

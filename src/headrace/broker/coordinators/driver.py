@@ -32,6 +32,7 @@ from headrace.coordination import (
     Caller,
     Coordinator,
     CoordinatorRecord,
+    Job,
     Now,
     StoredRecord,
     Timer,
@@ -122,7 +123,8 @@ class CoordinatorDriver(Generic[OutcomeT, ShardT]):
         caller = Caller(token, context.client_id, f"/{context.client_host}", context.api_version)
         outcome = method(caller, request, self.now())
         replies = outcome.replies
-        if not outcome.effects and not outcome.timers and len(replies) == 1 and replies[0].token == token:
+        waits = outcome.effects or outcome.timers or outcome.jobs
+        if not waits and len(replies) == 1 and replies[0].token == token:
             return self._told(replies[0].response)  # the way of every heartbeat
         future = self.wait_for(token)
         self.apply(outcome, verification)
@@ -141,12 +143,25 @@ class CoordinatorDriver(Generic[OutcomeT, ShardT]):
             log.info("%s", note)
         for change in outcome.timers:
             self._set_timer(change.timer, change.deadline_ms)
+        for job in outcome.jobs:
+            self.keep(self._run(job))
         if not outcome.effects:
             self.settled(outcome)
             return
         appends = self._write(outcome, verification)
         partitions = {effect.partition for effect in outcome.effects}
         self.order.add(partitions, list(dict.fromkeys(appends)), functools.partial(self._written, outcome, appends))
+
+    async def _run(self, job: Job[OutcomeT]) -> None:
+        """Do what takes long on another thread; what it led to is another outcome."""
+        result: object
+        try:
+            result = await self.broker.runtime.offload(job.run)
+        except Exception as error:
+            log.warning("%s: %s failed", self.topic, job.what, exc_info=error)
+            result = error
+        if not self._closed:
+            self.apply(self.coordinator.finished(job, result, self.now()))
 
     def settled(self, outcome: OutcomeT) -> None:
         """Nothing of it has to be written any more: tell those who wait."""

@@ -87,3 +87,7 @@ class GroupService(CoordinatorDriver[Outcome, Shard]):
     def topics_deleted(self, topics: dict[str, bytes]) -> None:
         """Forget what was committed for topics that are gone."""
         self.apply(self.coordinator.topics_deleted(topics, self.now()))
+
+    def topics_changed(self, names: frozenset[str]) -> None:
+        """Topics came, went, or have other partitions than before."""
+        self.apply(self.coordinator.topics_changed(names, self.now()))

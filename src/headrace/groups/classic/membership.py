@@ -12,9 +12,10 @@ from headrace.errors import ErrorCode
 from headrace.groups.classic import answers
 from headrace.groups.classic.rebalance import Rebalances
 from headrace.groups.classic.records import group_record, new_group_record
-from headrace.groups.classic.state import ClassicGroup, GroupState, Member, MemberSession, Protocols
+from headrace.groups.classic.state import ClassicGroup, GroupState, Member, Protocols
 from headrace.groups.config import GroupConfig
 from headrace.groups.outcome import Outcome, nothing_written, one_record
+from headrace.groups.sessions import MemberSession, end_session, keep_alive
 from headrace.groups.shards import Shards
 from headrace.protocol.messages.heartbeat import HeartbeatRequest
 from headrace.protocol.messages.join_group import JoinGroupRequest
@@ -110,7 +111,7 @@ class GroupMemberships:
         elif caller.api_version >= MEMBER_ID_REQUIRED_VERSION:
             # With an id of its own a client that asks again is known as the same member, and leaves no ghosts behind.
             session = group.pending[member_id] = MemberSession()
-            group.keep_alive(out, member_id, session, at.monotonic_ms + request.session_timeout_ms)
+            keep_alive(out, group, member_id, session, at.monotonic_ms + request.session_timeout_ms)
             answers.join_error(out, caller, ErrorCode.MEMBER_ID_REQUIRED, member_id)
         else:
             self._add(out, caller, request, group, member_id, at)
@@ -157,7 +158,7 @@ class GroupMemberships:
         if group.state is GroupState.PREPARING_REBALANCE and group.previous_state is GroupState.EMPTY:
             group.member_added = True
         group.add(member, request.protocol_type)
-        group.keep_alive(out, member_id, member.session, at.monotonic_ms + self._config.new_member_join_timeout_ms)
+        keep_alive(out, group, member_id, member.session, at.monotonic_ms + self._config.new_member_join_timeout_ms)
         self._rebalances.prepare_or_complete(out, group, at, f"member {member_id} joins{_because(request.reason)}")
 
     def _update(
@@ -190,7 +191,7 @@ class GroupMemberships:
         if member.sync is not None:
             answers.sync_error(out, member.sync, ErrorCode.FENCED_INSTANCE_ID)
             member.sync = None
-        group.end_session(out, old_id, member.session)
+        end_session(out, group, old_id, member.session)
         group.rename(member, new_id)
         group.heard_from(out, member, at)
         self._update(out, caller, request, group, member)
@@ -254,7 +255,7 @@ class GroupMemberships:
             return
         group.set_join(member, None)
         group.update(member, *before)
-        group.end_session(out, member.member_id, member.session)
+        end_session(out, group, member.member_id, member.session)
         group.rename(member, old_id)
         group.leader = old_leader
         group.heard_from(out, member, at)

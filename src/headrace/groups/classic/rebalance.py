@@ -9,6 +9,7 @@ from headrace.groups.classic.records import group_record
 from headrace.groups.classic.state import ClassicGroup, GroupState, Member
 from headrace.groups.config import GroupConfig
 from headrace.groups.outcome import Outcome, nothing_failed, nothing_written, one_record
+from headrace.groups.sessions import end_session, is_over
 from headrace.words import plural
 
 
@@ -154,12 +155,12 @@ class Rebalances:
         if member.sync is not None:
             answers.sync_error(out, member.sync, ErrorCode.UNKNOWN_MEMBER_ID)
             member.sync = None
-        group.end_session(out, member.member_id, member.session)
+        end_session(out, group, member.member_id, member.session)
         group.remove(member.member_id)
 
     def drop_pending(self, out: Outcome, group: ClassicGroup, member_id: str) -> None:
         session = group.pending.pop(member_id)
-        group.end_session(out, member_id, session)
+        end_session(out, group, member_id, session)
 
     def after_loss(self, out: Outcome, group: ClassicGroup, at: Now, reason: str) -> None:
         """Someone is gone: rebalance without them, or stop waiting for them."""
@@ -174,10 +175,9 @@ class Rebalances:
         session = group.pending.get(member_id) if member is None else member.session
         if session is None:
             return
-        session.armed_ms = None
-        if at.monotonic_ms < session.deadline_ms:
-            group.keep_alive(out, member_id, session, session.deadline_ms)
-        elif member is None:
+        if not is_over(out, group, member_id, session, at.monotonic_ms):
+            return
+        if member is None:
             del group.pending[member_id]
             if group.state is GroupState.PREPARING_REBALANCE:
                 self.after_loss(out, group, at, f"member {member_id} never joined")

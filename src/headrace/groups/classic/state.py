@@ -15,6 +15,7 @@ from headrace.groups.classic.subscription import subscribed_topics
 from headrace.groups.group import CommitClaim, Group, GroupKind
 from headrace.groups.group_offsets import CommittedOffset
 from headrace.groups.outcome import Outcome, TimerKind
+from headrace.groups.sessions import MemberSession, end_session, keep_alive
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
 
@@ -41,18 +42,6 @@ _REACHED_FROM = {
 
 class InvalidTransitionError(HeadraceError):
     """A group was asked to go from one state to another that does not follow it: a defect of the coordinator."""
-
-
-@dataclass(slots=True)
-class MemberSession:
-    """Until when someone counts as alive, and for when its timer is set.
-
-    A deadline that moves later leaves the timer alone: when it fires early, it is set again. So a heartbeat costs no
-    timer change.
-    """
-
-    deadline_ms: int = 0
-    armed_ms: int | None = None
 
 
 @dataclass(slots=True)
@@ -295,17 +284,6 @@ class ClassicGroup(Group):
 
     # --- timers -------------------------------------------------------------------------------------------------------
 
-    def keep_alive(self, out: Outcome, member_id: str, session: MemberSession, deadline_ms: int) -> None:
-        session.deadline_ms = deadline_ms
-        if session.armed_ms is None or deadline_ms < session.armed_ms:
-            session.armed_ms = deadline_ms
-            out.arm(Timer(TimerKind.SESSION, self.partition, self.group_id, member_id), deadline_ms)
-
-    def end_session(self, out: Outcome, member_id: str, session: MemberSession) -> None:
-        if session.armed_ms is not None:
-            session.armed_ms = None
-            out.cancel(Timer(TimerKind.SESSION, self.partition, self.group_id, member_id))
-
     def set_join_timer(self, out: Outcome, deadline_ms: int | None) -> None:
         if deadline_ms is not None or self.join_deadline_ms is not None:
             self.join_deadline_ms = deadline_ms
@@ -322,15 +300,15 @@ class ClassicGroup(Group):
 
     def heard_from(self, out: Outcome, member: Member, at: Now) -> None:
         """From now on it has its whole session again."""
-        self.keep_alive(out, member.member_id, member.session, at.monotonic_ms + member.session_timeout_ms)
+        keep_alive(out, self, member.member_id, member.session, at.monotonic_ms + member.session_timeout_ms)
 
     def cancel_timers(self, out: Outcome) -> None:
         self.set_join_timer(out, None)
         self.set_sync_timer(out, None)
         for member in self.members.values():
-            self.end_session(out, member.member_id, member.session)
+            end_session(out, self, member.member_id, member.session)
         for member_id, session in self.pending.items():
-            self.end_session(out, member_id, session)
+            end_session(out, self, member_id, session)
 
     # --- what all kinds of groups are asked ---------------------------------------------------------------------------
 

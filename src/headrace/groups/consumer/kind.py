@@ -1,0 +1,91 @@
+"""Consumer groups (KIP-848): members tell what they want, the coordinator assigns, and moves them step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from random import Random
+
+from headrace.assignors.server import server_assignors
+from headrace.coordination import Caller, Now, Timer
+from headrace.groups.consumer.config import ConsumerGroupConfig
+from headrace.groups.consumer.describing import describe
+from headrace.groups.consumer.group import ConsumerGroup
+from headrace.groups.consumer.heartbeats import ConsumerHeartbeats
+from headrace.groups.consumer.loading import RECORD_TYPES, loaded_groups
+from headrace.groups.consumer.moving import Moves
+from headrace.groups.consumer.regexes import Regexes
+from headrace.groups.epochs.topic_hash import TopicHashes
+from headrace.groups.kinds import LoadedGroup, LoadedRecord
+from headrace.groups.outcome import Outcome, TimerKind
+from headrace.groups.sessions import is_over
+from headrace.groups.settings import GroupSettings
+from headrace.groups.shards import Shards
+from headrace.groups.topics import TopicLookup
+from headrace.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
+from headrace.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+
+
+class ConsumerGroups:
+    """The kind, and the requests that only groups of this kind are asked."""
+
+    record_types = RECORD_TYPES
+
+    def __init__(
+        self,
+        shards: Shards,
+        topics: TopicLookup,
+        settings: GroupSettings,
+        config: ConsumerGroupConfig,
+        hashes: TopicHashes,
+        rng: Random,
+    ) -> None:
+        self._shards = shards
+        self._topics = topics
+        self._moves = Moves(shards, topics, settings, config, server_assignors(config.assignors), hashes)
+        self._regexes = Regexes(self._moves, topics)
+        self._heartbeats = ConsumerHeartbeats(self._moves, self._regexes, rng)
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    def heartbeat(self, caller: Caller, request: ConsumerGroupHeartbeatRequest, at: Now) -> Outcome:
+        out = Outcome()
+        self._heartbeats.heartbeat(out, caller, request, at)
+        return out
+
+    def describe(self, caller: Caller, request: ConsumerGroupDescribeRequest, at: Now) -> Outcome:
+        out = Outcome()
+        out.reply(caller, describe(self._shards, self._moves, self._topics, request))
+        return out
+
+    # --- the kind -----------------------------------------------------------------------------------------------------
+
+    def loaded(self, partition: int, records: Sequence[LoadedRecord]) -> Iterable[LoadedGroup]:
+        return loaded_groups(records, lambda group_id: self._moves.new_group(group_id, partition))
+
+    def served(self, out: Outcome, group: ConsumerGroup, at: Now) -> None:
+        group.start_timers(out, at)
+
+    def on_timer(self, out: Outcome, group: ConsumerGroup, timer: Timer, at: Now) -> None:
+        member = group.members.get(timer.member_id)
+        if member is None:
+            return
+        if timer.kind is TimerKind.SESSION:
+            if is_over(out, group, member.member_id, member.session, at.monotonic_ms):
+                waited_ms = group.session_timeout_ms(member)
+                self._moves.drop(out, group, [member], at, f"was not heard from for {waited_ms} ms, and is out")
+        elif timer.kind is TimerKind.REVOKE:
+            deadline_ms = member.revoke_deadline_ms
+            if deadline_ms is None:
+                return
+            if at.monotonic_ms < deadline_ms:
+                group.set_revoke_timer(out, member, deadline_ms)
+                return
+            member.revoke_deadline_ms = None
+            waited_ms = member.rebalance_timeout_ms
+            self._moves.drop(out, group, [member], at, f"did not give up partitions within {waited_ms} ms, and is out")
+
+    def topics_changed(self, names: frozenset[str], at: Now) -> None:
+        self._regexes.topics_changed()
+        for group in self._shards.groups.values():
+            if isinstance(group, ConsumerGroup) and not names.isdisjoint(group.topic_counts):
+                group.topics_changed = True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Final, NamedTuple
 
 from headrace.config import ConfigValue
@@ -27,6 +27,8 @@ class Caller(NamedTuple):
     client_id: str | None = None
     client_host: str = ""
     api_version: int = 0
+    #: Whether it may know of a topic; None: of all.
+    may_know: Callable[[str], bool] | None = None
 
 
 class Now(NamedTuple):

@@ -14,12 +14,10 @@ from . import principals
 LEFT_OUT = {
     "share": "share groups",
     "streams_group": "streams groups",
-    "consumer_group": "the newer group protocol",
-    "consumer-group": "the newer group protocol",
     "raft_voter": "KRaft's own quorum",
     "client-metrics": "client telemetry",
 }
-AREAS = ("rights/", "acls/", "implied/", "operations/", "precedence/")
+AREAS = ("rights/", "acls/", "implied/", "operations/", "precedence/", "quotas/")
 QUICK = ("precedence/",)
 
 

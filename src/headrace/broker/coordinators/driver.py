@@ -120,7 +120,9 @@ class CoordinatorDriver(Generic[OutcomeT, ShardT]):
         What it writes is written with this `verification` of a transaction, if there is one.
         """
         token = next(self._tokens)
-        caller = Caller(token, context.client_id, f"/{context.client_host}", context.api_version)
+        caller = Caller(
+            token, context.client_id, f"/{context.client_host}", context.api_version, context.topics_to_know
+        )
         outcome = method(caller, request, self.now())
         replies = outcome.replies
         waits = outcome.effects or outcome.timers or outcome.jobs

@@ -195,6 +195,13 @@ class RequestContext:
         return rights is not None and rights.may_on_any(operation, resource)
 
     @property
+    def topics_to_know(self) -> Callable[[str], bool] | None:
+        """Of which topics who asks may know; None: of all."""
+        if self.connection.pipeline.access.authorizer is None:
+            return None
+        return functools.partial(self.may, Operation.DESCRIBE, Resource.TOPIC)
+
+    @property
     def api_key(self) -> ApiKey:
         return self.route.handler.api_key
 

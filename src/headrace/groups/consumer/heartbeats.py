@@ -130,7 +130,7 @@ class ConsumerHeartbeats:
         )
         beat = _Heartbeat(caller, member, owned, is_full)
         is_other = self._update(step, beat, request)
-        self._regexes.look(step)
+        self._regexes.look(step, caller.may_know)
         self._moves.bump_if(step, is_other)
         self._moves.targets.refresh(
             step,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Final
 
@@ -64,8 +64,9 @@ class Regexes:
         """Whether it is known what an expression matches; none matches nothing."""
         return not regex or regex in group.regexes
 
-    def look(self, step: GroupStep[ConsumerGroup]) -> None:
-        """Match the group's expressions, away from the event loop, if it is time to."""
+    def look(self, step: GroupStep[ConsumerGroup], may_know: Callable[[str], bool] | None) -> None:
+        """Match the group's expressions, away from the event loop, if it is time to: with the topics of which whoever
+        asks may know."""
         group, now_ms = step.group, step.at.monotonic_ms
         if not group.regex_counts or group.is_matching:
             return
@@ -79,7 +80,7 @@ class Regexes:
         group.is_matching = True
         group.matched_at_ms, group.matched_changes = now_ms, self._changes
         patterns = {regex: compiled(regex) for regex in group.regex_counts}
-        names = list(self._topics.topic_names())
+        names = [name for name in self._topics.topic_names() if may_know is None or may_know(name)]
         step.out.jobs.append(
             Job(
                 f"the topics of {len(patterns)} regular expressions of group {group.group_id}",

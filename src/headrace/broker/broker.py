@@ -14,6 +14,7 @@ from headrace.broker.authorization.installing import check_rights
 from headrace.broker.coordinators.group_service import GroupService
 from headrace.broker.coordinators.group_settings import BrokerGroupSettings
 from headrace.broker.coordinators.producer_ids import ProducerIds
+from headrace.broker.coordinators.share_state_service import ShareStates, ShareStateService
 from headrace.broker.coordinators.transaction_service import TransactionService
 from headrace.broker.coordinators.write_order import batch_bytes_max
 from headrace.broker.metadata.controller_requests import ControllerRequests
@@ -44,6 +45,7 @@ from headrace.broker.server.acceptor import Acceptor, ConnectionLimits
 from headrace.broker.server.descriptors import share_out
 from headrace.broker.server.frame_memory import FrameLimits
 from headrace.broker.server.listeners import ListenerSetting, broker_listeners, parse_listeners
+from headrace.broker.share_groups.service import ShareGroupService
 from headrace.broker.view import ClusterView
 from headrace.cluster.answers import Answers
 from headrace.cluster.broker_config import BrokerConfig
@@ -55,10 +57,11 @@ from headrace.cluster.features import TRANSACTION_VERSION
 from headrace.cluster.image import Image
 from headrace.cluster.store import Store
 from headrace.cluster.store.local import LocalStore
-from headrace.cluster.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
+from headrace.cluster.topic_names import CONSUMER_OFFSETS, SHARE_GROUP_STATE, TRANSACTION_STATE
 from headrace.config import ConfigValue, RawValue
 from headrace.errors import HeadraceError
 from headrace.groups import GroupConfig, GroupCoordinator
+from headrace.groups.share.state_coordinator import ShareStateCoordinator, StateConfig
 from headrace.log import Log, LogConfig, LogDirectories
 from headrace.log.cleaner import CompactionWorker
 from headrace.log.partition_metadata import encode_id
@@ -75,6 +78,7 @@ SHUTDOWN_GRACE_S = 5.0
 WAITING_LOGS_RETRY_S = 2.0
 _PARTITION_COUNT_KEYS = {
     CONSUMER_OFFSETS: "offsets.topic.num.partitions",
+    SHARE_GROUP_STATE: "share.coordinator.state.topic.num.partitions",
     TRANSACTION_STATE: "transaction.state.log.num.partitions",
 }
 
@@ -137,6 +141,9 @@ class Broker:
         self.producer_ids: ProducerIds
         self.groups: GroupService
         self.transactions: TransactionService
+        self.share_states: ShareStateService
+        self.states: ShareStates
+        self.shares: ShareGroupService
         self.maintenance: Maintenance
         self.quotas: ClientQuotas
         # What is open, in the order in which it was opened.
@@ -335,8 +342,17 @@ class Broker:
             self, groups, config.get_int("offsets.commit.timeout.ms"), startup.member_bytes_max(config)
         )
         self.transactions = TransactionService(self, self._transaction_coordinator())
+        state_config = StateConfig.from_values(self._values_with_partitions())
+        state_coordinator = ShareStateCoordinator(state_config, self._has_partition)
+        self.share_states = ShareStateService(
+            self, state_coordinator, config.get_int("share.coordinator.write.timeout.ms")
+        )
+        self.states = ShareStates(self, self.share_states)
+        self.shares = ShareGroupService(self, self.states, config.get_int("group.share.max.share.sessions"))
+        self.acceptor.on_connection_lost = self.shares.connection_lost
         self._has_coordinators = True
-        self._to_close += [self.groups.close, self.transactions.close]
+        self._to_close += [self.groups.close, self.transactions.close, self.share_states.close]
+        self._to_close += [self.states.close, self.shares.close]
         self._lead_coordinators()
         self.metadata.follow(self._follow_with_coordinators)
         self.maintenance = Maintenance(self, self._compaction_worker)
@@ -365,6 +381,8 @@ class Broker:
             Quorum: Quorum(clock, self.cluster, metadata, self.observers),
             Replicas: self.replicas,
             Runtime: self.runtime,
+            ShareGroupService: self.shares,
+            ShareStateService: self.share_states,
             Throttles: self.replication.throttles,
             TransactionService: self.transactions,
             TurnAppends: self.turn_appends,
@@ -417,6 +435,7 @@ class Broker:
             self.membership.peers.look_again()
         if self._has_coordinators:
             self.transactions.look_again()
+            self.states.look_again()
 
     def was_replaced(self, reason: str) -> None:
         """Another process has this broker's number: do nothing any more."""
@@ -535,6 +554,10 @@ class Broker:
                 values[key] = existing
         return values
 
+    def _has_partition(self, topic_id: bytes, index: int) -> bool:
+        topic = self.image.topics_by_id.get(topic_id)
+        return topic is not None and index < len(topic.partitions)
+
     def _follow(self, changes: Changes) -> None:
         """After a change of the metadata: new settings count."""
         self.cluster.follow(changes)
@@ -546,6 +569,7 @@ class Broker:
         """After a change of the metadata: the coordinators lead what is led here now, and forget deleted topics."""
         self.transactions.coordinator.transaction_version = self._transaction_version
         self._lead_coordinators()
+        self.shares.follow(changes)
         deleted = changes.deleted
         if deleted:
             self.groups.topics_deleted({topic.name: topic.topic_id for topic in deleted})
@@ -565,6 +589,7 @@ class Broker:
         self.groups.follow(self.image.topics.get(CONSUMER_OFFSETS))
         self.transactions.coordinator.offsets_partition_count = self.groups.coordinator.partition_count
         self.transactions.follow(self.image.topics.get(TRANSACTION_STATE))
+        self.share_states.follow(self.image.topics.get(SHARE_GROUP_STATE))
 
 
 def _tell(loop: asyncio.AbstractEventLoop, callback: Callable[[T, str], None], what: T, reason: str) -> None:

@@ -32,12 +32,14 @@ METADATA_VERSION: Final = "metadata.version"
 TRANSACTION_VERSION: Final = "transaction.version"
 ELIGIBLE_LEADER_REPLICAS_VERSION: Final = "eligible.leader.replicas.version"
 GROUP_VERSION: Final = "group.version"
+SHARE_VERSION: Final = "share.version"
 
 SUPPORTED_FEATURES: Final[dict[str, FeatureRange]] = {
     METADATA_VERSION: FeatureRange(7, 30),
     TRANSACTION_VERSION: FeatureRange(0, 2),
     ELIGIBLE_LEADER_REPLICAS_VERSION: FeatureRange(0, 1),
     GROUP_VERSION: FeatureRange(0, 1),
+    SHARE_VERSION: FeatureRange(0, 1),
 }
 _UPGRADE: Final = 1
 _SAFE_DOWNGRADE: Final = 2

@@ -20,8 +20,8 @@ from headrace.config import (
 _INERT_DOC: Final = "Accepted, as Kafka has it; groups of this kind are not served here."
 
 
-def _key(name: str, default: int, low: int) -> ConfigKey:
-    return ConfigKey(name, ConfigType.INT, default, at_least(low), doc=_INERT_DOC, synonyms=(Synonym(f"group.{name}"),))
+def _key(name: str, default: int, low: int, doc: str = _INERT_DOC) -> ConfigKey:
+    return ConfigKey(name, ConfigType.INT, default, at_least(low), doc=doc, synonyms=(Synonym(f"group.{name}"),))
 
 
 GROUP_CONFIGS: Final = ConfigDefinition(
@@ -35,20 +35,25 @@ GROUP_CONFIGS: Final = ConfigDefinition(
             ConfigType.STRING,
             "latest",
             matching("latest, earliest or by_duration:PnDTnHnMn.nS", r"latest|earliest|by_duration:P[0-9DTHMS.]+"),
-            doc=_INERT_DOC,
+            doc="Where a share group begins in a partition that it never read.",
         ),
-        _key("share.delivery.count.limit", 5, 2),
+        _key("share.delivery.count.limit", 5, 2, "How often a record is delivered before it is given up."),
         _key("share.heartbeat.interval.ms", 5000, 1),
         ConfigKey(
             "share.isolation.level",
             ConfigType.STRING,
             "read_uncommitted",
             one_of("read_committed", "read_uncommitted"),
-            doc=_INERT_DOC,
+            doc="Whether records of transactions are delivered before these have ended, and of aborted ones.",
         ),
-        _key("share.partition.max.record.locks", 2000, 100),
-        _key("share.record.lock.duration.ms", 30000, 1000),
-        ConfigKey("share.renew.acknowledge.enable", ConfigType.BOOLEAN, True, doc=_INERT_DOC),
+        _key("share.partition.max.record.locks", 2000, 100, "Most records of a partition that may be in flight."),
+        _key("share.record.lock.duration.ms", 30000, 1000, "How long a member has a record before others get it."),
+        ConfigKey(
+            "share.renew.acknowledge.enable",
+            ConfigType.BOOLEAN,
+            True,
+            doc="Whether members may prolong the time for which they have records.",
+        ),
         _key("share.session.timeout.ms", 45000, 1),
         _key("streams.assignment.interval.ms", 1000, 0),
         _key("streams.heartbeat.interval.ms", 5000, 1),

@@ -38,7 +38,7 @@ def acknowledge(of: Deliveries, member: str, *batches: tuple[int, int, list[int]
     if isinstance(change, Change):
         of.stored(change)
         return ErrorCode.NONE
-    return change
+    return change.error
 
 
 def test_what_is_acknowledged_is_finished_and_the_start_moves() -> None:
@@ -138,7 +138,8 @@ def test_no_change_counts_before_it_is_stored() -> None:
     acquire(of, "a", (0, 4))
     change = of.acknowledge("a", 0, [AckBatch(0, 4, [ACCEPT])])
     assert isinstance(change, Change)
-    assert change == Change(0, (StateBatch(0, 4, RecordState.ACKNOWLEDGED, 1),), 5)
+    assert change == Change((StateBatch(0, 4, RecordState.ACKNOWLEDGED, 1),))
+    assert of.progress() == (0, 5)
     assert of.start_offset == 0
     assert acknowledge(of, "a", (0, 4, [ACCEPT])) is ErrorCode.INVALID_RECORD_STATE
     assert of.expire(10**9).batches == ()
@@ -245,7 +246,7 @@ class _Store:
         if rng.random() < 0.1:
             of.not_stored(change)
             return False
-        self.start = max(self.start, change.start_offset)
+        self.start = max(self.start, of.start_offset)
         for batch in change.batches:
             for offset in range(batch.first, batch.last + 1):
                 self.states[offset] = (batch.state, batch.delivery_count)

@@ -66,6 +66,8 @@ class Acceptor:
         self.shares = shares or share_out(None)
         #: Told how many files may be kept open, as connections come and go.
         self.on_files_max: Callable[[int], None] | None = None
+        #: Called with each connection that is over.
+        self.on_connection_lost: Callable[[ServerConnection], None] | None = None
         self._refusals = Rarely(self.now)
         self.connections: dict[ServerConnection, None] = {}  # in order: a set's would differ from run to run
         self.memory = FrameMemory(limits.frames, self.now)
@@ -149,6 +151,8 @@ class Acceptor:
         self._per_address[connection.peer_host] -= 1
         if self._per_address[connection.peer_host] <= 0:
             del self._per_address[connection.peer_host]
+        if self.on_connection_lost is not None:
+            self.on_connection_lost(connection)
 
     def check_size(self, size: int) -> None:
         """Refuse a frame of that announced size, if it is none or too large."""

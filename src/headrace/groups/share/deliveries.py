@@ -112,16 +112,37 @@ class _Run:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """What has to be stored before it counts. Nothing has to be where there are no `batches`.
-
-    `finished_count`: how many records from `start_offset` on are finished with it, from which the lag follows.
-    """
+class Progress(NamedTuple):
+    """How far a group has got: so many records from the start on are finished, from which its lag follows."""
 
     start_offset: int
-    batches: tuple[StateBatch, ...]
     finished_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What has to be stored before it counts. Nothing has to be where there are no `batches`."""
+
+    batches: tuple[StateBatch, ...]
+
+
+class NotAcknowledged(NamedTuple):
+    """Why nothing of an acknowledgement counts; without words for a request that makes no sense."""
+
+    error: ErrorCode
+    words: str | None = None
+
+
+_MALFORMED = NotAcknowledged(ErrorCode.INVALID_REQUEST)
+# Clients are shown these words as Kafka has them.
+_FIRST_PAST_END = "Batch record not found. The first offset in request is past acquired records."
+_LAST_PAST_END = "Batch record not found. The last offset in request is past acquired records."
+_NO_RENEWING = "Renewing acquisition locks is not enabled for the group."
+_NOT_ACQUIRED = {
+    True: "The batch cannot be acknowledged. The batch is not in the acquired state.",
+    False: "The offset cannot be acknowledged. The offset is not acquired.",
+}
+_NOT_OWNER = {True: "Member is not the owner of batch record", False: "Member is not the owner of offset"}
 
 
 class Deliveries:
@@ -168,6 +189,15 @@ class Deliveries:
             if run.state is RecordState.AVAILABLE:
                 return run.first
         return None if self._is_full() else self.end_offset
+
+    def progress(self) -> Progress:
+        """How far the group has got with all changes that there are, stored or not."""
+        finished = sum(
+            run.last - run.first + 1
+            for run in self._runs
+            if run.is_finished or run.becomes in (RecordState.ACKNOWLEDGED, RecordState.ARCHIVED)
+        )
+        return Progress(self.start_offset, finished)
 
     def held_by(self, member_id: str) -> list[Acquired]:
         return [
@@ -267,28 +297,30 @@ class Deliveries:
 
     # --- what becomes of them -----------------------------------------------------------------------------------------
 
-    def acknowledge(self, member_id: str, now_ms: int, batches: Sequence[AckBatch]) -> Change | ErrorCode:
-        """All of it, or, with an error, nothing. What lies below the start passes silently: it is finished."""
-        error = self._check_shape(batches)
-        if error is not ErrorCode.NONE:
-            return error
-        asked = [(offset, last, AckType(kind)) for batch in batches for offset, last, kind in _single_types(batch)]
+    def acknowledge(self, member_id: str, now_ms: int, batches: Sequence[AckBatch]) -> Change | NotAcknowledged:
+        """All of it, or, refused, nothing. What lies below the start passes silently: it is finished."""
+        if not _has_sense(batches):
+            return _MALFORMED
+        asked = [
+            (first, last, AckType(kind), len(batch.types) == 1)
+            for batch in batches
+            for first, last, kind in _single_types(batch)
+        ]
         seen_to = self.start_offset - 1
-        for first, last, kind in asked:
+        for first, last, kind, is_batch in asked:
             if last < self.start_offset:
                 continue
             first = max(first, self.start_offset)
-            if first <= seen_to:
-                return ErrorCode.INVALID_RECORD_STATE
-            seen_to = last
             if last >= self.end_offset:
-                return ErrorCode.INVALID_REQUEST
-            if kind is AckType.RENEW and not self._limits().may_renew:
-                return ErrorCode.INVALID_RECORD_STATE
-            if not all(self._may_acknowledge(run, member_id) for run in self._overlapping(first, last)):
-                return ErrorCode.INVALID_RECORD_STATE
+                words = _FIRST_PAST_END if first >= self.end_offset else _LAST_PAST_END
+                return NotAcknowledged(ErrorCode.INVALID_REQUEST, words)
+            is_seen = first <= seen_to
+            why = _NOT_ACQUIRED[False] if is_seen else self._why_not(member_id, first, last, kind, is_batch)
+            if why is not None:
+                return NotAcknowledged(ErrorCode.INVALID_RECORD_STATE, why)
+            seen_to = last
         changed: list[_Run] = []
-        for first, last, kind in asked:
+        for first, last, kind, _ in asked:
             first = max(first, self.start_offset)
             if last < first:
                 continue
@@ -335,21 +367,15 @@ class Deliveries:
         self.end_offset = max(self.end_offset, offset)
         self._advance()
 
-    def _check_shape(self, batches: Sequence[AckBatch]) -> ErrorCode:
-        previous_last = -1
-        for batch in batches:
-            count = batch.last - batch.first + 1
-            is_in_order = batch.first <= batch.last and batch.first >= previous_last
-            if not is_in_order or not batch.types or (len(batch.types) > 1 and len(batch.types) != count):
-                return ErrorCode.INVALID_REQUEST
-            if any(kind not in _ACK_TYPES for kind in batch.types):
-                return ErrorCode.INVALID_REQUEST
-            previous_last = batch.last
-        return ErrorCode.NONE
-
-    @staticmethod
-    def _may_acknowledge(run: _Run, member_id: str) -> bool:
-        return run.state is RecordState.ACQUIRED and run.becomes is None and run.member_id == member_id
+    def _why_not(self, member_id: str, first: int, last: int, kind: AckType, is_batch: bool) -> str | None:
+        """Why the member cannot say this of these records, all in one or of each; None if it can."""
+        for run in self._overlapping(first, last):
+            is_whole = is_batch and (run.first, run.last) == (first, last)
+            if run.state is not RecordState.ACQUIRED or run.becomes is not None:
+                return _NOT_ACQUIRED[is_whole]
+            if run.member_id != member_id:
+                return _NOT_OWNER[is_whole]
+        return _NO_RENEWING if kind is AckType.RENEW and not self._limits().may_renew else None
 
     def _after(self, kind: AckType, run: _Run) -> RecordState:
         if kind is AckType.ACCEPT:
@@ -376,12 +402,7 @@ class Deliveries:
                 batches[-1] = batches[-1]._replace(last=batch.last)
             else:
                 batches.append(batch)
-        finished = sum(
-            run.last - run.first + 1
-            for run in self._runs
-            if run.is_finished or run.becomes in (RecordState.ACKNOWLEDGED, RecordState.ARCHIVED)
-        )
-        return Change(self.start_offset, tuple(batches), finished)
+        return Change(tuple(batches))
 
     # --- runs ---------------------------------------------------------------------------------------------------------
 
@@ -461,6 +482,20 @@ class Deliveries:
 
 
 _ACK_TYPES = frozenset(AckType)
+
+
+def _has_sense(batches: Sequence[AckBatch]) -> bool:
+    """Whether the batches are in order, with a type that there is for all of their records or for each."""
+    previous_last = -1
+    for batch in batches:
+        count = batch.last - batch.first + 1
+        is_in_order = batch.first <= batch.last and batch.first >= previous_last
+        if not is_in_order or not batch.types or (len(batch.types) > 1 and len(batch.types) != count):
+            return False
+        if any(kind not in _ACK_TYPES for kind in batch.types):
+            return False
+        previous_last = batch.last
+    return True
 
 
 def _finish(run: _Run, state: RecordState) -> None:

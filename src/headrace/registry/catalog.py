@@ -429,9 +429,8 @@ def shown_version(one: Version, text: str) -> dict[str, Any]:
 
 
 def _registered(one: Version) -> dict[str, Any]:
-    answer = shown_version(one, one.schema.text)
-    del answer["subject"]
-    return answer
+    # Without the schema: a client would keep the text, and Protobuf clients need what they sent, which is base64.
+    return {"id": one.id, "version": one.version, "guid": str(one.schema.guid)}
 
 
 def _property(schema: Schema, name: str) -> Any:

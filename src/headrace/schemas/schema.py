@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 AVRO, PROTOBUF, JSON = "AVRO", "PROTOBUF", "JSON"
-SCHEMA_TYPES = (AVRO,)
+SCHEMA_TYPES = (JSON, PROTOBUF, AVRO)
+"""In the order in which Confluent's registry lists them."""
 
 
 class SchemaError(ValueError):

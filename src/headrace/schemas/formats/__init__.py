@@ -6,9 +6,9 @@ import importlib
 from collections.abc import Mapping
 from typing import Protocol, cast
 
-from headrace.schemas.schema import AVRO, SCHEMA_TYPES, Schema, SchemaError
+from headrace.schemas.schema import AVRO, JSON, PROTOBUF, SCHEMA_TYPES, Schema, SchemaError
 
-_MODULES = {AVRO: "avro"}
+_MODULES = {AVRO: "avro", JSON: "json_schema", PROTOBUF: "protobuf"}
 
 
 class Problem(Protocol):

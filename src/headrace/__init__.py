@@ -10,7 +10,7 @@ from headrace._version import __version__
 if TYPE_CHECKING:
     from headrace.client.admin import Admin, NewTopic
     from headrace.client.cluster.view import PartitionView
-    from headrace.client.consumer._subscription import RebalanceListener
+    from headrace.client.consumer._subscription import RebalanceListener, SubscriptionPattern
     from headrace.client.consumer.blocking import Consumer
     from headrace.client.consumer.errors import (
         CallbackInterruptedError,
@@ -127,6 +127,7 @@ _LAZY = {
     "RetriableError": "headrace.errors",
     "SaslAuthenticationFailedError": "headrace.errors",
     "SerializationError": "headrace.client.errors",
+    "SubscriptionPattern": "headrace.client.consumer._subscription",
     "TimestampType": "headrace.records",
     "TlsRefusedError": "headrace.net.tls",
     "TopicPartition": "headrace.topics",
@@ -203,6 +204,7 @@ __all__ = [
     "RetriableError",
     "SaslAuthenticationFailedError",
     "SerializationError",
+    "SubscriptionPattern",
     "TimestampType",
     "TlsRefusedError",
     "TopicPartition",

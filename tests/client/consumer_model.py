@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import functools
 import logging
 import multiprocessing
 import os
@@ -37,10 +38,12 @@ import headrace.client.consumer.aio as aio_module
 from headrace.client.cluster.core import ClientCore
 from headrace.client.consumer._base import ConsumerBase
 from headrace.client.consumer._chunks import FetchedChunk
+from headrace.client.consumer._classic_heartbeats import ClassicHeartbeats
+from headrace.client.consumer._classic_membership import ClassicMembership
 from headrace.client.consumer._commits import OffsetCommits
+from headrace.client.consumer._consumer_heartbeats import ConsumerHeartbeats
+from headrace.client.consumer._consumer_membership import ConsumerMembership
 from headrace.client.consumer._fetching import Fetcher
-from headrace.client.consumer._heartbeats import Heartbeats
-from headrace.client.consumer._membership import GroupMembership
 from headrace.client.consumer._subscription import Subscriptions, TopicPartitionState
 from headrace.client.consumer.errors import IllegalStateError, RecordDeserializationError
 from headrace.client.flows import Task
@@ -254,25 +257,39 @@ _CHANGES: list[tuple[type, str]] = [
     (ConsumerBase, "_settle"),
     (OffsetCommits, "_send_queued"),
     (OffsetCommits, "run_callbacks"),
-    (GroupMembership, "check"),
-    (GroupMembership, "_lose"),
-    (GroupMembership, "rebalance"),
-    (GroupMembership, "_prepare"),
-    (GroupMembership, "_complete"),
-    (GroupMembership, "_tell"),
-    (Heartbeats, "start"),
-    (Heartbeats, "moved"),
-    (Heartbeats, "forget"),
+    (ClassicMembership, "check"),
+    (ClassicMembership, "_lose"),
+    (ClassicMembership, "rebalance"),
+    (ClassicMembership, "_prepare"),
+    (ClassicMembership, "_complete"),
+    (ClassicMembership, "_tell"),
+    (ClassicHeartbeats, "start"),
+    (ClassicHeartbeats, "moved"),
+    (ClassicHeartbeats, "forget"),
     (Task, "_step"),
     (Task, "resume"),
 ]
 """Where things are changed that depend on one another."""
 
+_CHANGES_OF_CONSUMER_PROTOCOL: list[tuple[type, str]] = [
+    *((of, name) for of, name in _CHANGES if of not in (ClassicMembership, ClassicHeartbeats)),
+    (ConsumerMembership, "check"),
+    (ConsumerMembership, "_lose"),
+    (ConsumerMembership, "rebalance"),
+    (ConsumerMembership, "_reconcile"),
+    (ConsumerMembership, "_tell"),
+    (ConsumerHeartbeats, "join"),
+    (ConsumerHeartbeats, "owns"),
+    (ConsumerHeartbeats, "subscribe"),
+    (ConsumerHeartbeats, "moved"),
+    (ConsumerHeartbeats, "forget"),
+]
 
-def _interruption(rng: random.Random) -> Interruption:
+
+def _interruption(rng: random.Random, protocol: str) -> Interruption:
     """At any place; or at one of those where most would be left half done."""
     if rng.random() < 0.5:
-        of, name = rng.choice(_CHANGES)
+        of, name = rng.choice(_CHANGES_OF_CONSUMER_PROTOCOL if protocol == "consumer" else _CHANGES)
         return Interruption(int(rng.expovariate(1 / 2)) + 1, within=getattr(of, name))
     # Few places or many: a poll of what is there has hundreds, one that joins the group has thousands.
     return Interruption(int(rng.expovariate(1 / rng.choice([100, 300, 1000]))) + 1)
@@ -284,7 +301,9 @@ def run_blocking(oracle: Oracle) -> None:
     with blocking_consumer(oracle.cluster, **oracle.config()) as consumer:
 
         async def call(method: str, *arguments: Any, is_hostile: bool = True, **options: Any) -> Any:
-            interruption = _interruption(rng) if is_hostile and rng.random() < 0.5 else contextlib.nullcontext()
+            interruption = (
+                _interruption(rng, oracle.protocol) if is_hostile and rng.random() < 0.5 else contextlib.nullcontext()
+            )
             if method == "iterate":
                 return iterate(*arguments, interruption)
             with interruption:
@@ -436,10 +455,10 @@ def run_async(oracle: Oracle) -> None:
             loop.close()
 
 
-def run(seed: int, lines: int = 25) -> str | None:
+def run(seed: int, lines: int = 25, protocol: str = "classic") -> str | None:
     """What went wrong with this seed, if anything did, and that many lines of what happened before."""
     rng = random.Random(seed)
-    oracle = Oracle(rng)
+    oracle = Oracle(rng, protocol)
     try:
         (run_blocking if seed % 2 else run_async)(oracle)
     except Exception:  # noqa: BLE001 - whatever it was, it is the finding
@@ -454,6 +473,7 @@ def main() -> None:
     parser.add_argument("--from", dest="first", type=int, default=0)
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--stop", action="store_true", help="at the first seed that fails")
+    parser.add_argument("--protocol", choices=["classic", "consumer"], default="classic", help="of the group")
     chosen = parser.parse_args()
     if "PYTHONHASHSEED" not in os.environ:
         # The order of sets is part of what a seed stands for.
@@ -465,7 +485,7 @@ def main() -> None:
     # An interruption while a generator is being closed is reported there, and goes no further.
     sys.unraisablehook = lambda _: None
     with multiprocessing.get_context("fork").Pool(chosen.processes) as pool:
-        for seed, found in zip(seeds, pool.imap(run, seeds, chunksize=4)):
+        for seed, found in zip(seeds, pool.imap(functools.partial(run, protocol=chosen.protocol), seeds, chunksize=4)):
             if found is not None:
                 failed += 1
                 print(found, flush=True)

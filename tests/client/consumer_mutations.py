@@ -18,10 +18,12 @@ from unittest.mock import patch
 
 from headrace.client.consumer._base import ConsumerBase, IterationProgress
 from headrace.client.consumer._chunks import FetchedChunk
+from headrace.client.consumer._classic_heartbeats import ClassicHeartbeats
+from headrace.client.consumer._classic_membership import ClassicMembership
 from headrace.client.consumer._commits import OffsetCommits
+from headrace.client.consumer._consumer_heartbeats import ConsumerHeartbeats
+from headrace.client.consumer._consumer_membership import ConsumerMembership
 from headrace.client.consumer._fetching import Fetcher
-from headrace.client.consumer._heartbeats import Heartbeats
-from headrace.client.consumer._membership import GroupMembership
 from headrace.client.consumer._positions import Positions
 from headrace.client.consumer._subscription import Subscriptions, TopicPartitionState
 from headrace.client.consumer.config import OffsetResetStrategy
@@ -222,18 +224,18 @@ def take_a_refused_commit_for_done() -> Any:
 
 
 def stay_when_the_group_forgot_this_member() -> Any:
-    return patch.object(GroupMembership, "_lose", lambda self, why, *, keep_member_id: None)
+    return patch.object(ClassicMembership, "_lose", lambda self, why, *, keep_member_id: None)
 
 
 def pass_over_what_heartbeats_say() -> Any:
-    return patch.object(Heartbeats, "news", None)
+    return patch.object(ClassicHeartbeats, "news", None)
 
 
 def close_without_leaving() -> Any:
-    def leave(self: GroupMembership, reason: str, *, even_static: bool) -> Any:
+    def leave(self: ClassicMembership, reason: str, *, leave_group: bool | None) -> Any:
         yield from ()
 
-    return patch.object(GroupMembership, "leave_for_good", leave)
+    return patch.object(ClassicMembership, "leave_for_good", leave)
 
 
 def have_partitions_one_by_one() -> Any:
@@ -257,12 +259,76 @@ def have_partitions_one_by_one() -> Any:
 
 
 def tell_the_listener_of_nothing_new() -> Any:
-    tell = GroupMembership._tell
+    tell = ClassicMembership._tell
 
-    def told(self: GroupMembership, what: str, partitions: Any) -> Any:
+    def told(self: ClassicMembership, what: str, partitions: Any) -> Any:
         return (yield from tell(self, what, [] if what == "assigned" else partitions))
 
-    return patch.object(GroupMembership, "_tell", told)
+    return patch.object(ClassicMembership, "_tell", told)
+
+
+# --- the consumer protocol --------------------------------------------------------------------------------------------
+
+
+def say_that_all_was_given_up_before_it_was() -> Any:
+    """The coordinator gives away what is still read: seen by the listener's being called too late, or not at all."""
+    reconcile = ConsumerMembership._reconcile
+
+    def reconciled(self: ConsumerMembership) -> Any:
+        target = self._beats.target
+        self._beats.owns(target.partitions, self._core.clock.monotonic())
+        self._done_target = target
+        return (yield from reconcile(self))
+
+    return patch.object(ConsumerMembership, "_reconcile", reconciled)
+
+
+def keep_what_the_coordinator_takes() -> Any:
+    assign = Subscriptions.assign
+
+    def assigned(self: Subscriptions, partitions: Any, *, in_callback: bool = False) -> Any:
+        kept = self.assigned() if in_callback else []
+        return assign(self, [*kept, *(one for one in partitions if one not in kept)], in_callback=in_callback)
+
+    return patch.object(Subscriptions, "assign", assigned)
+
+
+def never_say_what_was_given_up() -> Any:
+    return patch.object(ConsumerHeartbeats, "owns", lambda self, partitions, now: None)
+
+
+def leave_out_what_an_unanswered_heartbeat_said() -> Any:
+    answered = ConsumerHeartbeats.answered
+
+    def taken(self: ConsumerHeartbeats, identity: Any, response: Any, *rest: Any) -> bool:
+        news = answered(self, identity, response, *rest)
+        self._answered_fields = self._sent_fields
+        return news
+
+    return patch.object(ConsumerHeartbeats, "answered", taken)
+
+
+def stay_at_the_first_epoch() -> Any:
+    def identity(self: ConsumerHeartbeats) -> Any:
+        epoch = min(self._last_identity.generation_id, 1)
+        return replace(self._last_identity, generation_id=epoch)
+
+    return patch.object(ConsumerHeartbeats, "identity", property(identity))
+
+
+def stay_when_the_coordinator_forgot_this_member() -> Any:
+    return patch.object(ConsumerMembership, "_lose", lambda self, why, *, keep_member_id: None)
+
+
+def close_without_leaving_the_coordinators_group() -> Any:
+    def leave(self: ConsumerMembership, reason: str, *, leave_group: bool | None) -> Any:
+        yield from ()
+
+    return patch.object(ConsumerMembership, "leave_for_good", leave)
+
+
+def pass_over_new_targets() -> Any:
+    return patch.object(ConsumerMembership, "_has_work", lambda self, now: not self._beats.is_running)
 
 
 @contextlib.contextmanager
@@ -298,6 +364,18 @@ MUTATIONS: dict[Callable[[], Any], int] = {
 }
 """Each with the number of seeds that find it."""
 
+OF_CONSUMER_PROTOCOL: dict[Callable[[], Any], int] = {
+    keep_what_the_coordinator_takes: 20,
+    never_say_what_was_given_up: 20,
+    leave_out_what_an_unanswered_heartbeat_said: 20,
+    stay_at_the_first_epoch: 20,
+    stay_when_the_coordinator_forgot_this_member: 20,
+    close_without_leaving_the_coordinators_group: 20,
+    pass_over_new_targets: 20,
+    say_that_all_was_given_up_before_it_was: 200,
+}
+"""The same, of a member of a group of the consumer protocol."""
+
 RARE: tuple[Callable[[], Any], ...] = (
     keep_where_to_fetch_beside_what_was_fetched,
     keep_what_an_old_leader_gave,
@@ -311,9 +389,10 @@ log to be cut back while records behind the cut wait to be handed out, or are on
 
 def found_within(mutation: Callable[[], Any], seeds: int) -> int | None:
     """How many seeds it takes; None when that many are not enough."""
+    protocol = "consumer" if mutation in OF_CONSUMER_PROTOCOL else "classic"
     with mutation(), silenced():
         for seed in range(seeds):
-            if run(seed, lines=0) is not None:
+            if run(seed, lines=0, protocol=protocol) is not None:
                 return seed + 1
     return None
 
@@ -339,7 +418,7 @@ def main() -> None:
     parser.add_argument("--only", help="the name of one")
     chosen = parser.parse_args()
     missed = 0
-    for mutation, stated in (MUTATIONS | dict.fromkeys(RARE, 2000)).items():
+    for mutation, stated in (MUTATIONS | OF_CONSUMER_PROTOCOL | dict.fromkeys(RARE, 2000)).items():
         if chosen.only not in (None, mutation.__name__):
             continue
         seeds = chosen.seeds or stated

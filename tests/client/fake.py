@@ -28,6 +28,7 @@ from headrace.protocol.messages.api_versions import ApiVersion, ApiVersionsRespo
 from headrace.protocol.messages.init_producer_id import InitProducerIdResponse
 from headrace.protocol.messages.list_groups import ListGroupsResponse
 from headrace.protocol.messages.metadata import (
+    MetadataRequestTopic,
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,
@@ -212,9 +213,17 @@ class FakeCluster:
         return ListGroupsResponse()
 
     def _metadata(self, request: Any) -> MetadataResponse:
-        names = list(self.topic_ids) if request.topics is None else [topic.name for topic in request.topics]
+        by_id = {topic_id: name for name, topic_id in self.topic_ids.items()}
+        asked = (
+            [MetadataRequestTopic(name=name) for name in self.topic_ids] if request.topics is None else request.topics
+        )
         topics = []
-        for name in names:
+        for one in asked:
+            name = by_id.get(one.topic_id) if one.name is None else one.name
+            if name is None:
+                error = ErrorCode.UNKNOWN_TOPIC_ID
+                topics.append(MetadataResponseTopic(error_code=error, name=None, topic_id=one.topic_id))
+                continue
             if name not in self.topic_ids:
                 topics.append(MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name))
                 continue

@@ -45,7 +45,7 @@ P = ParamSpec("P")
 
 WORKERS_MAX = 10_000
 _FORCED = {"enable.auto.commit": False}
-_DEFAULTS = {"partition.assignment.strategy": "cooperative-sticky"}
+_DEFAULTS: dict[str, Any] = {"partition.assignment.strategy": "cooperative-sticky"}
 _HEARTBEAT_MS = 500
 """Of a consumer per thread or process: members learn with a heartbeat that the group rebalances, and with many of them
 the first assignments take two rebalances. At Kafka's 3 s, partitions would lie idle for up to 6 s."""
@@ -170,8 +170,7 @@ class ParallelConsumer:
             topics=(topics,) if isinstance(topics, str) else tuple(topics),
             group=group,
             config={
-                **_DEFAULTS,
-                **_heartbeats(model, given),
+                **_group_defaults(model, given),
                 **(_TRANSACTIONAL_DEFAULTS if transactional else {}),
                 **given,
                 **_FORCED,
@@ -411,10 +410,13 @@ def run(*args: Any, **options: Any) -> None:
     ParallelConsumer(*args, **options).run()
 
 
-def _heartbeats(model: Model | None, given: Mapping[str, Any]) -> dict[str, int]:
-    """How often members give a sign of life. Who chooses the session's length chooses this too."""
+def _group_defaults(model: Model | None, given: Mapping[str, Any]) -> dict[str, Any]:
+    """How members of a classic group share partitions, and how often they give a sign of life. Who chooses the
+    session's length chooses that too; in a group of the consumer protocol the coordinator decides both."""
+    if str(given.get("group.protocol", "")).lower() == "consumer":
+        return {}
     is_ours = isinstance(model, Consumers) and "session.timeout.ms" not in given
-    return {"heartbeat.interval.ms": _HEARTBEAT_MS} if is_ours else {}
+    return _DEFAULTS | ({"heartbeat.interval.ms": _HEARTBEAT_MS} if is_ours else {})
 
 
 # --- checks -----------------------------------------------------------------------------------------------------------

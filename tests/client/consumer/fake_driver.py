@@ -62,8 +62,7 @@ class FakeClient:
             self.core.learn_node(node)
 
             def done(call: Any) -> None:
-                code = None if call.error is not None else call.response.error_code
-                beats.answered(identity, code, call.error, self.clock.now)
+                beats.answered(identity, call.response, call.error, self.clock.now)
 
             self.core.submit(coordinator_key(node.id), request, done)
         return max(0.0, beats.due_at() - self.clock.now)

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from tests.client.consumer.fake_consumer_group import FakeConsumerGroup
 from tests.client.fake import FakeCluster, VirtualClock
 
 from headrace.client.cluster.core import ClientCore, coordinator_key
@@ -15,6 +16,7 @@ from headrace.client.consumer._core import ConsumerCore
 from headrace.client.flows import Task
 from headrace.errors import ErrorCode
 from headrace.protocol.api import ApiKey
+from headrace.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatResponse
 from headrace.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 from headrace.protocol.messages.find_coordinator import Coordinator, FindCoordinatorResponse
 from headrace.protocol.messages.heartbeat import HeartbeatResponse
@@ -56,6 +58,7 @@ CONSUMER_APIS = {
     ApiKey.LEAVE_GROUP: (0, 5),
     ApiKey.SYNC_GROUP: (0, 5),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: (2, 4),
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: (0, 1),
 }
 
 
@@ -69,6 +72,8 @@ class FakeGroupCluster(FakeCluster):
         self.generation = 0
         self.member = ""
         self.assignment = b""
+        self.newer = FakeConsumerGroup()
+        """The group of the consumer protocol."""
         self.committed: dict[tuple[str, int], int] = {}
         self.starts: dict[tuple[str, int], int] = {}
         self.batches: dict[tuple[str, int], list[tuple[int, int, bytes]]] = {}
@@ -153,6 +158,15 @@ class FakeGroupCluster(FakeCluster):
         if node != self.coordinator:
             return HeartbeatResponse(error_code=ErrorCode.NOT_COORDINATOR)
         return HeartbeatResponse()
+
+    def give(self, *partitions: TopicPartition) -> None:
+        """What the member of a group of the consumer protocol is to have."""
+        self.newer.target = frozenset((self.topic_ids[name.topic], name.partition) for name in partitions)
+
+    def _do_ConsumerGroupHeartbeat(self, node: int, request: Any, version: int) -> Any:
+        if node != self.coordinator:
+            return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.NOT_COORDINATOR)
+        return self.newer.heartbeat(request)
 
     def _do_LeaveGroup(self, node: int, request: Any, version: int) -> Any:
         return LeaveGroupResponse()
@@ -343,8 +357,7 @@ class ConsumerWorld:
             self.core.learn_node(node)
 
             def done(call: Any) -> None:
-                code = None if call.error is not None else call.response.error_code
-                beats.answered(identity, code, call.error, self.clock.now)
+                beats.answered(identity, call.response, call.error, self.clock.now)
 
             self.core.submit(coordinator_key(node.id), request, done)
         return max(0.0, beats.due_at() - self.clock.now)

@@ -14,6 +14,7 @@ from tests.records.legacy_messages import message
 
 from headrace.assignors import Assignment, decode_assignment, encode_assignment
 from headrace.errors import ErrorCode
+from headrace.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatResponse
 from headrace.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 from headrace.protocol.messages.find_coordinator import Coordinator, FindCoordinatorResponse
 from headrace.protocol.messages.heartbeat import HeartbeatResponse
@@ -48,8 +49,11 @@ CODES = [code for code in ErrorCode if code not in _NEVER]
 class ModelCluster(FakeGroupCluster):
     """`hostility` is how likely each answer is not what it should be."""
 
-    def __init__(self, rng: random.Random, partitions: int, commit_limit: Callable[[TopicPartition], int]) -> None:
+    def __init__(
+        self, rng: random.Random, partitions: int, commit_limit: Callable[[TopicPartition], int], protocol: str
+    ) -> None:
         super().__init__(VirtualClock(), rng.randint(1, 3), {"t": partitions})
+        self.is_consumer_protocol = protocol == "consumer"
         self.rng = rng
         self.hostility = rng.choice([0.02, 0.1, 0.25])
         self._loses = rng.random() < 0.6
@@ -130,6 +134,9 @@ class ModelCluster(FakeGroupCluster):
         elif what < 0.8:
             # The session is over: nobody here knows this member.
             self.member, self.generation = "nobody", self.generation + 1
+            if self.newer.member:
+                self.newer.forget_member()
+                self.newer.epoch += 1
         elif what < 0.85:
             self.down = {self.rng.choice(self.brokers)}
         else:
@@ -171,6 +178,8 @@ class ModelCluster(FakeGroupCluster):
     @property
     def is_rebalancing(self) -> bool:
         """Whether the member has yet to hear that it is to join again, or to do so."""
+        if self.is_consumer_protocol:
+            return self._rebalancing or not self.newer.is_settled
         return self._rebalancing
 
     # --- answers ------------------------------------------------------------------------------------------------------
@@ -221,6 +230,8 @@ class ModelCluster(FakeGroupCluster):
             return JoinGroupResponse(error_code=code, protocol_name="", member_id="member-1")
         if name == "SyncGroup":
             return SyncGroupResponse(error_code=code)
+        if name == "ConsumerGroupHeartbeat":
+            return ConsumerGroupHeartbeatResponse(error_code=code)
         if name == "Heartbeat":
             return HeartbeatResponse(error_code=code)
         if name == "FindCoordinator" and version >= 4:
@@ -267,6 +278,10 @@ class ModelCluster(FakeGroupCluster):
     # --- the group ----------------------------------------------------------------------------------------------------
 
     def _stranger(self, request: Any, generation: int) -> ErrorCode:
+        if self.is_consumer_protocol:
+            if request.member_id != self.newer.member:
+                return ErrorCode.UNKNOWN_MEMBER_ID
+            return ErrorCode.STALE_MEMBER_EPOCH if generation != self.newer.epoch else ErrorCode.NONE
         if request.member_id != self.member:
             return ErrorCode.UNKNOWN_MEMBER_ID
         return ErrorCode.ILLEGAL_GENERATION if generation != self.generation else ErrorCode.NONE
@@ -294,6 +309,24 @@ class ModelCluster(FakeGroupCluster):
         if not code and self._rebalancing:
             code = ErrorCode.REBALANCE_IN_PROGRESS
         return HeartbeatResponse(error_code=code)
+
+    def _do_ConsumerGroupHeartbeat(self, node: int, request: Any, version: int) -> Any:
+        if node != self.coordinator:
+            return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.NOT_COORDINATOR)
+        if self._rebalancing or request.member_epoch == 0 or self._is_of_another_topic():
+            self._rebalancing = False
+            # Somebody else has some of them, as long as the cluster is not well.
+            self.give(*(one for one in self.partitions if not self.hostility or self.rng.random() < 0.7))
+        answer = self.newer.heartbeat(request)
+        self.generation = self.newer.epoch
+        if self.newer.member:
+            self.member = self.newer.member
+        elif request.member_epoch < 0:
+            self.left = request.member_id
+        return answer
+
+    def _is_of_another_topic(self) -> bool:
+        return any(topic_id != self.topic_ids["t"] for topic_id, _ in self.newer.target)
 
     def _do_LeaveGroup(self, node: int, request: Any, version: int) -> Any:
         if node != self.coordinator:

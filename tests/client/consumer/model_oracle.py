@@ -22,9 +22,10 @@ class RaisedByCallbackError(Exception):
 class Oracle:
     """What the application was given, and what it may be given next."""
 
-    def __init__(self, rng: random.Random) -> None:
+    def __init__(self, rng: random.Random, protocol: str = "classic") -> None:
         self.rng = rng
-        self.cluster = ModelCluster(rng, rng.randint(1, 3), self.commit_limit)
+        self.protocol = protocol
+        self.cluster = ModelCluster(rng, rng.randint(1, 3), self.commit_limit, protocol)
         self.next: dict[TopicPartition, int | None] = {}
         """The next offset of each partition; None: wherever a rebalance or a reset puts it."""
         self.handed: dict[TopicPartition, int] = {}
@@ -84,6 +85,9 @@ class Oracle:
             raise BrokenInvariantError(
                 f"{name} {offset} was handed out, but the listener was not told that {name} is assigned"
             )
+        newer = cluster.newer
+        if is_new and newer.member and name.partition not in {one for _, one in newer.assigned | newer.to_revoke}:
+            raise BrokenInvariantError(f"{name} {offset} was handed out, but the coordinator gave {name} to others")
         if name in self.paused:
             raise BrokenInvariantError(f"{name} {offset} was handed out, but {name} is paused")
         expected = self.next.get(name)
@@ -228,7 +232,7 @@ class Oracle:
     def config(self) -> dict[str, Any]:
         rng = self.rng
         self.auto_commits = rng.random() < 0.5
-        return {
+        made = {
             "group_id": "g",
             "auto_offset_reset": "earliest",
             "enable_auto_commit": self.auto_commits,
@@ -243,3 +247,7 @@ class Oracle:
             "value_deserializer": self.deserialize if rng.random() < 0.7 else None,
             "bootstrap_servers": ",".join(f"fake:{9000 + b}" for b in self.cluster.brokers),
         }
+        if self.protocol == "consumer":
+            del made["partition_assignment_strategy"], made["session_timeout_ms"]
+            made["group_protocol"] = "consumer"
+        return made

@@ -15,11 +15,13 @@ from tests.waiting import DEADLINE_S
 
 import headrace.client.consumer._heartbeat_thread as module
 from headrace.client.configs import ConnectionConfig
+from headrace.client.consumer._classic_heartbeats import ClassicHeartbeats
 from headrace.client.consumer._heartbeat_thread import HeartbeatThread
-from headrace.client.consumer._heartbeats import GroupIdentity, Heartbeats
+from headrace.client.consumer._heartbeats import GroupIdentity
 from headrace.client.consumer.config import read_consumer_config
 from headrace.errors import ErrorCode, NetworkError
 from headrace.net.node import Node
+from headrace.protocol.messages.heartbeat import HeartbeatResponse
 from headrace.runtime.real import RealClock
 
 
@@ -60,12 +62,12 @@ def test_a_shortage_of_descriptors_does_not_end_the_heartbeats(at: str, monkeypa
         def close(self) -> None:
             unanswered, self.unanswered = self.unanswered, []
             for done in unanswered:
-                done(SimpleNamespace(error=NetworkError("the client was closed")))
+                done(SimpleNamespace(error=NetworkError("the client was closed"), response=None))
 
     monkeypatch.setattr(module, "BlockingClient", Client)
     monkeypatch.setattr(module, "_AFTER_FAILURE_S", 0.001)
     clock = RealClock()
-    heartbeats = Heartbeats("g", interval_ms=20, session_timeout_ms=60_000, max_poll_interval_ms=600_000)
+    heartbeats = ClassicHeartbeats("g", interval_ms=20, session_timeout_ms=60_000, max_poll_interval_ms=600_000)
     config = ConnectionConfig.of(read_consumer_config({"bootstrap.servers": "nowhere:1"}))
     thread = HeartbeatThread(heartbeats, config, clock, lambda: None, None)  # type: ignore[arg-type]
     heartbeats.start(GroupIdentity(1, "member"), Node(1, "nowhere", 1), clock.monotonic())
@@ -91,7 +93,8 @@ def test_news_that_comes_just_before_a_poll_waits_is_not_waited_out() -> None:
             """The last thing before the wait: then the heartbeats' thread hears of a rebalance, and says so."""
             core.due_s = due_s  # type: ignore[method-assign]  # as it was
             heartbeats._sent_to = heartbeats._node
-            assert heartbeats.answered(membership.identity, ErrorCode.REBALANCE_IN_PROGRESS, None, cluster.clock.now)
+            response = HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS)
+            assert heartbeats.answered(membership.identity, response, None, cluster.clock.now)
             consumer._heartbeat_news()
             return due_s()
 

@@ -17,11 +17,11 @@ from tests.client.consumer.fake_group import FakeGroupCluster
 from tests.client.consumer.interrupts import Interruption, InterruptionError
 from tests.client.fake import VirtualClock
 
+from headrace.client.consumer._classic_heartbeats import ClassicHeartbeats
+from headrace.client.consumer._classic_membership import ClassicMembership
 from headrace.client.consumer._fetch_session import FetchSessionHandler, _topics
 from headrace.client.consumer._fetching import Fetcher
 from headrace.client.consumer._heartbeat_thread import HeartbeatThread
-from headrace.client.consumer._heartbeats import Heartbeats
-from headrace.client.consumer._membership import GroupMembership
 from headrace.client.consumer._subscription import Subscriptions, TopicPartitionState
 from headrace.client.consumer.blocking import Consumer
 from headrace.client.errors import ClientClosedError
@@ -211,22 +211,22 @@ def new_coordinator(cluster: FakeGroupCluster, consumer: Any) -> None:
 @pytest.mark.parametrize(
     ("happens", "within"),
     [
-        (unknown_member, GroupMembership.check),
-        (unknown_member, GroupMembership._lose),
-        (unknown_member, GroupMembership.rebalance),
-        (polled_too_late, GroupMembership.check),
-        (polled_too_late, GroupMembership._lose),
-        (rebalancing, GroupMembership._take_news),
-        (rebalancing, GroupMembership.rebalance),
-        (rebalancing, GroupMembership._prepare),
-        (rebalancing, GroupMembership._complete),
-        (rebalancing, GroupMembership._tell),
-        (rebalancing, Heartbeats.stop),
-        (rebalancing, Heartbeats.start),
+        (unknown_member, ClassicMembership.check),
+        (unknown_member, ClassicMembership._lose),
+        (unknown_member, ClassicMembership.rebalance),
+        (polled_too_late, ClassicMembership.check),
+        (polled_too_late, ClassicMembership._lose),
+        (rebalancing, ClassicMembership._take_news),
+        (rebalancing, ClassicMembership.rebalance),
+        (rebalancing, ClassicMembership._prepare),
+        (rebalancing, ClassicMembership._complete),
+        (rebalancing, ClassicMembership._tell),
+        (rebalancing, ClassicHeartbeats.stop),
+        (rebalancing, ClassicHeartbeats.start),
         (rebalancing, Task.resume),
-        (new_coordinator, GroupMembership._take_news),
-        (new_coordinator, Heartbeats.forget),
-        (new_coordinator, Heartbeats.moved),
+        (new_coordinator, ClassicMembership._take_news),
+        (new_coordinator, ClassicHeartbeats.forget),
+        (new_coordinator, ClassicHeartbeats.moved),
     ],
 )
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
@@ -266,7 +266,7 @@ def test_a_member_that_is_interrupted_in_a_rebalance_takes_part_in_it_later(
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
 @pytest.mark.parametrize(
-    "within", [GroupMembership._complete, GroupMembership._tell, Task.advance, Subscriptions.assign]
+    "within", [ClassicMembership._complete, ClassicMembership._tell, Task.advance, Subscriptions.assign]
 )
 def test_the_listener_hears_of_partitions_though_the_rebalance_was_interrupted_before(
     strategy: str, within: Callable[..., Any]

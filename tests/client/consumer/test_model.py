@@ -9,6 +9,7 @@ import pytest
 from tests.client.consumer_model import run
 from tests.client.consumer_mutations import (
     MUTATIONS,
+    OF_CONSUMER_PROTOCOL,
     found_within,
     silenced,
     stay_when_the_group_forgot_this_member,
@@ -28,6 +29,14 @@ def test_nothing_is_lost_doubled_or_committed_too_early(driver: str) -> None:
     for seed in range(driver == "blocking", 20, 2):
         found = run(seed)
         assert found is None, found
+
+
+@pytest.mark.slow
+def test_nothing_is_lost_doubled_or_committed_too_early_by_a_member_of_the_consumer_protocol() -> None:
+    with silenced():
+        for seed in range(100):
+            found = run(seed, protocol="consumer")
+            assert found is None, found
 
 
 @pytest.mark.parametrize(
@@ -54,9 +63,9 @@ def test_nothing_is_lost_doubled_or_committed_too_early_with_more_seeds(first: i
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mutation", _FOUND_SOON)
+@pytest.mark.parametrize("mutation", [*_FOUND_SOON, *OF_CONSUMER_PROTOCOL])
 def test_a_fault_that_is_put_in_is_found(mutation: Callable[[], Any]) -> None:
-    assert found_within(mutation, MUTATIONS[mutation]) is not None
+    assert found_within(mutation, (MUTATIONS | OF_CONSUMER_PROTOCOL)[mutation]) is not None
 
 
 @pytest.mark.long

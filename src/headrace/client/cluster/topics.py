@@ -38,6 +38,21 @@ class TopicQuestions:
         topics = yield from self._ask(None)
         return {name: list(topic.partitions) for name, topic in topics.items() if not topic.error_code}
 
+    def names_of(self, topic_ids: set[bytes]) -> Flow[dict[bytes, str]]:
+        """Names by ids, of those that a broker knows: what the metadata has already, the rest asked for once."""
+        known = self._core.view.topic_names
+        found = {topic_id: known[topic_id] for topic_id in topic_ids if topic_id in known}
+        missing = sorted(topic_ids - found.keys())
+        if missing:
+            asked = [MetadataRequestTopic(topic_id=topic_id, name=None) for topic_id in missing]
+            request = MetadataRequest(topics=asked, allow_auto_topic_creation=False)
+            call: Call = yield self._core.submit(ANY_NODE, request, lambda _: self._notify())
+            if call.error is not None and not isinstance(call.error, RetriableError):
+                raise call.error
+            answered = [] if call.error is not None else call.response.topics
+            found |= {topic.topic_id: topic.name for topic in answered if topic.name and not topic.error_code}
+        return found
+
     def _ask(self, names: list[str] | None) -> Flow[dict[str, TopicView]]:
         failures = 0
         while True:

@@ -18,13 +18,13 @@ from headrace.client.cluster.drivers import AsyncClient, BlockingClient
 from headrace.client.compiled import begin_loading
 from headrace.client.configs import ConnectionConfig, merge
 from headrace.client.consumer._chunks import FetchedChunk
+from headrace.client.consumer._classic_membership import rebalance_protocol
 from headrace.client.consumer._collecting import COLUMNS_ROWS_MAX
 from headrace.client.consumer._commits import CommitCallback, Offsets
 from headrace.client.consumer._core import ConsumerCore
 from headrace.client.consumer._fetching import Fetcher
-from headrace.client.consumer._membership import rebalance_protocol
 from headrace.client.consumer._operations import ConsumerOperation
-from headrace.client.consumer._subscription import RebalanceListener, TopicPartitionState
+from headrace.client.consumer._subscription import RebalanceListener, SubscriptionPattern, TopicPartitionState
 from headrace.client.consumer.config import ConsumerSettings, read_consumer_config
 from headrace.client.consumer.errors import (
     CallbackInterruptedError,
@@ -429,15 +429,22 @@ class ConsumerBase(ABC):
     # --- what does not wait -----------------------------------------------------------------------------------------
 
     @exclusive
-    def subscribe(self, topics: Collection[str] | re.Pattern[str], listener: RebalanceListener | None = None) -> None:
+    def subscribe(
+        self,
+        topics: Collection[str] | re.Pattern[str] | SubscriptionPattern,
+        listener: RebalanceListener | None = None,
+    ) -> None:
         """Read topics as a member of the group: a list of names, or a compiled pattern that a whole name must match.
 
-        With a pattern, topics created later are picked up within `metadata.max.age.ms`. The
-        listener hears of partitions that come and go, from within poll.
+        With a pattern, topics created later are picked up within `metadata.max.age.ms`. A `SubscriptionPattern` is
+        resolved by the brokers (`group.protocol=consumer`). The listener hears of partitions that come and go, from
+        within poll.
         """
         check_listener(listener)
         core = self._use()
-        if isinstance(topics, re.Pattern):
+        if isinstance(topics, SubscriptionPattern):
+            core.subscribe_server_pattern(topics.pattern, listener)
+        elif isinstance(topics, re.Pattern):
             core.subscribe_pattern(topics, listener)
         else:
             core.subscribe(topics, listener)

@@ -24,6 +24,7 @@ from headrace.errors import (
     HeadraceError,
     RebalanceInProgressError,
     RetriableError,
+    StaleMemberEpochError,
     UnstableOffsetCommitError,
     error_for,
 )
@@ -45,16 +46,26 @@ from headrace.protocol.messages.offset_fetch import (
 from headrace.topics import TopicPartition
 
 if TYPE_CHECKING:
-    from headrace.client.consumer._membership import GroupMembership
+    from headrace.client.consumer._membership import Membership
 
 log = logging.getLogger("headrace.client.consumer")
 
 Offsets = dict[TopicPartition, OffsetAndMetadata]
 CommitCallback = Callable[[HeadraceError | None, Offsets], Any]
 
+_NO_MEMBER = frozenset(
+    {
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        ErrorCode.GROUP_ID_NOT_FOUND,
+    }
+)
 ASYNC_COMMITS_MAX = 10_000
 _VERSION_WITH_NAMES_MAX = 9  # of OffsetCommit, and of OffsetFetch: later ones name topics by their ids
 _FOREVER = float("inf")
+_PASSING = (RetriableError, StaleMemberEpochError)
+"""A stale epoch passes, too: the next heartbeat brings the new one, or says that this is no member any more."""
 _LEFT_WORDS = (
     "the group has rebalanced and given the partitions to other members. Usually the time between two polls was longer "
     "than max.poll.interval.ms: raise it, or lower max.poll.records"
@@ -84,7 +95,7 @@ class OffsetCommits:
         self,
         link: CoordinatorLink,
         subscriptions: Subscriptions,
-        membership: GroupMembership,
+        membership: Membership,
         *,
         require_stable: bool,
         on_commit: Callable[[Offsets], None] = lambda _: None,
@@ -126,7 +137,7 @@ class OffsetCommits:
                 self._on_commit(offsets)
                 self.commits += 1
                 break
-            if not isinstance(error, RetriableError):
+            if not isinstance(error, _PASSING):
                 raise error
             log.info("a commit is tried again: %s", error)
             yield Pause(self._link.next_try())
@@ -211,7 +222,7 @@ class OffsetCommits:
             self.commits += 1
             if one.offsets:
                 self._on_commit(one.offsets)
-        elif isinstance(error, RetriableError):
+        elif isinstance(error, _PASSING):
             failed = RetriableCommitFailedError(f"the commit failed and is not tried again by itself: {error}")
             failed.__cause__ = error
             error = failed
@@ -249,7 +260,7 @@ class OffsetCommits:
             self._link.forget(ErrorCode(code).name)
             return error_for(code)
         self._membership.commit_refused(code, identity)
-        if code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
+        if code in _NO_MEMBER:
             return CommitFailedError(f"the commit was refused ({ErrorCode(code).name}): {_LEFT_WORDS}")
         if code == ErrorCode.REBALANCE_IN_PROGRESS:
             return RebalanceInProgressError(

@@ -18,13 +18,17 @@ from headrace.client.cluster.core import ClientCore
 from headrace.client.cluster.list_offsets import OffsetLookup
 from headrace.client.cluster.topics import TopicQuestions, about_topic
 from headrace.client.cluster.view import ClusterView
+from headrace.client.consumer._classic_heartbeats import ClassicHeartbeats
+from headrace.client.consumer._classic_membership import ClassicMembership
 from headrace.client.consumer._collecting import RecordCollector
 from headrace.client.consumer._commits import CommitCallback, OffsetCommits, Offsets
+from headrace.client.consumer._consumer_heartbeats import ConsumerHeartbeats
+from headrace.client.consumer._consumer_membership import ConsumerMembership, new_member_id
 from headrace.client.consumer._coordinator import CoordinatorLink
 from headrace.client.consumer._fetching import Fetcher
 from headrace.client.consumer._group_leader import GroupLeader
 from headrace.client.consumer._heartbeats import Heartbeats
-from headrace.client.consumer._membership import GroupMembership, MemberState
+from headrace.client.consumer._membership import Membership
 from headrace.client.consumer._positions import Positions
 from headrace.client.consumer._subscription import (
     RebalanceListener,
@@ -75,7 +79,7 @@ class ConsumerCore:
         self.lookup = OffsetLookup(core, settings.isolation, notify)
         self.topics = TopicQuestions(core, settings, notify)
         self.heartbeats: Heartbeats | None = None
-        self.membership: GroupMembership | None = None
+        self.membership: Membership | None = None
         self.commits: OffsetCommits | None = None
         self.link: CoordinatorLink | None = None
         self._notify = notify
@@ -103,27 +107,56 @@ class ConsumerCore:
         assignors: Sequence[Assignor],
         on_commit: Callable[[Offsets], None],
     ) -> None:
-        self.link = CoordinatorLink(self.core, group_id, self._notify)
-        self.heartbeats = Heartbeats(
-            group_id,
-            interval_ms=settings.heartbeat_interval_ms,
-            session_timeout_ms=settings.session_timeout_ms,
-            max_poll_interval_ms=settings.max_poll_interval_ms,
-        )
-        leader = GroupLeader(self.core, self.subscriptions, self.lookup, self._notify)
-        self.membership = GroupMembership(
-            self.core, self.link, self.subscriptions, settings, assignors, self.heartbeats, leader
-        )
+        self.link = link = CoordinatorLink(self.core, group_id, self._notify)
+        if settings.uses_consumer_protocol:
+            self.heartbeats, self.membership = self._consumer_protocol(settings, group_id, link)
+            leader = None
+        else:
+            leader = GroupLeader(self.core, self.subscriptions, self.lookup, self._notify)
+            self.heartbeats, self.membership = self._classic_protocol(settings, group_id, link, leader, assignors)
         self.commits = OffsetCommits(
-            self.link,
+            link,
             self.subscriptions,
             self.membership,
             require_stable=settings.isolation == READ_COMMITTED,
             on_commit=on_commit,
         )
-        leader.commits = self.commits
+        if leader is not None:
+            leader.commits = self.commits
         if settings.auto_commit:
             self.membership.before_rejoin = self._commit_before_rejoin
+
+    def _classic_protocol(
+        self,
+        settings: ConsumerSettings,
+        group_id: str,
+        link: CoordinatorLink,
+        leader: GroupLeader,
+        assignors: Sequence[Assignor],
+    ) -> tuple[Heartbeats, Membership]:
+        heartbeats = ClassicHeartbeats(
+            group_id,
+            interval_ms=settings.heartbeat_interval_ms,
+            session_timeout_ms=settings.session_timeout_ms,
+            max_poll_interval_ms=settings.max_poll_interval_ms,
+        )
+        return heartbeats, ClassicMembership(
+            self.core, link, self.subscriptions, settings, assignors, heartbeats, leader
+        )
+
+    def _consumer_protocol(
+        self, settings: ConsumerSettings, group_id: str, link: CoordinatorLink
+    ) -> tuple[Heartbeats, Membership]:
+        heartbeats = ConsumerHeartbeats(
+            group_id,
+            member_id=new_member_id(self.core.rng),
+            instance_id=settings.group_instance_id,
+            rack=settings.rack or None,
+            assignor=settings.remote_assignor,
+            session_timeout_ms=settings.session_timeout_ms,
+            max_poll_interval_ms=settings.max_poll_interval_ms,
+        )
+        return heartbeats, ConsumerMembership(self.core, link, self.subscriptions, settings, heartbeats, self.topics)
 
     # --- what to read -----------------------------------------------------------------------------------------------
 
@@ -148,6 +181,15 @@ class ConsumerCore:
         self.subscriptions.subscribe_pattern(pattern, listener)
         self.core.topics = None
         self.core.refresh_metadata()
+
+    def subscribe_server_pattern(self, pattern: str, listener: RebalanceListener | None) -> None:
+        self._need_group("subscribe")
+        if not self.settings.uses_consumer_protocol:
+            raise IllegalStateError(
+                "SubscriptionPattern needs group.protocol=consumer: with classic, subscribe to re.compile(…)"
+            )
+        self.subscriptions.subscribe_server_pattern(pattern, listener)
+        self.core.topics = self.core.topics or set()
 
     def assign(self, wanted: Sequence[TopicPartition]) -> None:
         for partition in wanted:
@@ -256,6 +298,8 @@ class ConsumerCore:
         for task in (self._rebalance, self._round, self._finding):
             if task is not None and not task.done:
                 due = min(due, task.due())
+        if self.membership is not None and self._rebalance is None:
+            due = min(due, self.membership.due_at)
         return max(0.0, min(due - self.core.clock.monotonic(), self._alive_s))
 
     def _advance_group(self, now: float) -> tuple[Task[Any], UserCode] | None:
@@ -263,7 +307,7 @@ class ConsumerCore:
         if membership is None or link is None:
             return None
         if self.subscriptions.uses_group:
-            if self._rebalance is None and (membership.check(now) or membership.state is not MemberState.STABLE):
+            if self._rebalance is None and membership.check(now):
                 if self.subscriptions.kind is SubscriptionKind.PATTERN and self.core.view.version == 0:
                     return None
                 self._rebalance = Task(membership.rebalance())
@@ -324,7 +368,7 @@ class ConsumerCore:
             return
         self._auto_commit_at = now + self.settings.auto_commit_interval_s
         membership = self.membership
-        if self.subscriptions.uses_group and (membership is None or membership.state is not MemberState.STABLE):
+        if self.subscriptions.uses_group and (membership is None or not membership.is_stable):
             return
         # One at a time: while the coordinator cannot be reached, they would only pile up.
         if self.commits.has_one_for(self._auto_committed):
@@ -488,14 +532,13 @@ class ConsumerCore:
                 log.warning("closed before the last commits were answered: records may be read twice")
             error = (yield from membership.give_up_partitions()) or error
             self.fetcher.close_sessions()
-            if leave_group is not False:
-                yield from self._leave(membership, even_static=leave_group is True)
+            yield from self._leave(membership, leave_group)
         else:
             self.fetcher.close_sessions()
         if error is not None:
             raise error
 
-    def _last_commits(self, commits: OffsetCommits, membership: GroupMembership) -> Flow[BaseException | None]:
+    def _last_commits(self, commits: OffsetCommits, membership: Membership) -> Flow[BaseException | None]:
         """Commit what was read, if that is automatic, and see every commit answered. What a callback raised, if any."""
         error: BaseException | None = None
         if self.settings.auto_commit and (membership.is_member or not self.subscriptions.uses_group):
@@ -512,9 +555,9 @@ class ConsumerCore:
                 error = error or failed
         return error
 
-    def _leave(self, membership: GroupMembership, *, even_static: bool) -> Flow[None]:
+    def _leave(self, membership: Membership, leave_group: bool | None) -> Flow[None]:
         """Leave the group. A coordinator that cannot be reached holds up the end of the consumer for a while only."""
-        task = Task(membership.leave_for_good("is closed", even_static=even_static))
+        task = Task(membership.leave_for_good("is closed", leave_group=leave_group))
         yield from self._bounded(task, self.core.clock.monotonic() + LEAVE_S_MAX)
         why = task.error if task.done else f"the coordinator did not answer within {LEAVE_S_MAX:.0f} s"
         task.cancel()

@@ -144,8 +144,7 @@ class HeartbeatThread:
             if call.error is not None:
                 self._broken = True
                 log.info("a heartbeat to %s failed: %s", node, call.error)
-            code = None if call.error is not None else call.response.error_code
-            if self._heartbeats.answered(identity, code, call.error, self._clock.monotonic()):
+            if self._heartbeats.answered(identity, call.response, call.error, self._clock.monotonic()):
                 self._on_news()
 
         client.core.learn_node(node)

@@ -1,30 +1,29 @@
 """When a member has to give a sign of life, and what the answers mean. No I/O; two threads may use it.
 
 The blocking consumer's heartbeats come from a thread of their own, so everything here is short and under one lock. What
-the membership has to do about an answer is kept as a verdict until the caller's next poll takes it.
+the membership has to do about an answer is kept as a verdict until the caller's next poll takes it. What is sent, and
+what the answers are, depends on the group's protocol: see `_classic_heartbeats` and `_consumer_heartbeats`.
 """
 
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from headrace.client.consumer.errors import is_retriable
-from headrace.errors import ErrorCode, HeadraceError
+from headrace.errors import HeadraceError
 from headrace.net.node import Node
-from headrace.protocol.messages.heartbeat import HeartbeatRequest
-from headrace.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
 
-_FOREVER = float("inf")
-_RETRY_S = 0.1
+FOREVER = float("inf")
+RETRY_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class GroupIdentity:
-    """Who sends heartbeats and commits: a member of a generation, or (with assign) nobody in particular."""
+    """Who sends heartbeats and commits: a member in a generation (or at a member epoch), or (with assign) nobody."""
 
     generation_id: int = -1
     member_id: str = ""
@@ -49,15 +48,18 @@ class News:
     verdict: HeartbeatVerdict
     identity: GroupIdentity
     code: int = 0
+    message: str | None = None
+    """What the coordinator said about it."""
+    error: HeadraceError | None = None
+    """Why nothing could be asked, where no answer came that says so."""
 
 
-class Heartbeats:
-    """The schedule of one member: `start` and `stop` come from the consumer, `next_request` from the sender."""
+class Heartbeats(ABC):
+    """The schedule of one member: the consumer starts and stops it, a sender asks for `next_request`."""
 
-    def __init__(self, group_id: str, *, interval_ms: int, session_timeout_ms: int, max_poll_interval_ms: int) -> None:
+    def __init__(self, group_id: str, *, session_timeout_ms: int, max_poll_interval_ms: int) -> None:
         self._lock = threading.Lock()
         self._group_id = group_id
-        self._interval_s = interval_ms / 1000
         self._session_s = session_timeout_ms / 1000
         self._poll_s = max_poll_interval_ms / 1000
         self._identity: GroupIdentity | None = None
@@ -69,20 +71,10 @@ class Heartbeats:
         self._sent_to: Node | None = None
         self._news: News | None = None
         self.on_change: Callable[[], None] = lambda: None
-        """Called (outside the lock) when the sender has to look at the schedule again."""
+        """Whoever sends them is to look again when the next one is due."""
         self.sent = 0
 
     # --- the consumer's side ----------------------------------------------------------------------------------------
-
-    def start(self, identity: GroupIdentity, node: Node, now: float) -> None:
-        """Send heartbeats for this member from now on, to this coordinator."""
-        with self._lock:
-            self._identity, self._node = identity, node
-            self._answered_at = self._polled_at = now
-            self._next_at = now + self._interval_s
-            self._in_flight = False
-            self._news = None
-        self.on_change()
 
     def stop(self) -> None:
         """Send none until started again; answers that still come are not listened to."""
@@ -143,7 +135,7 @@ class Heartbeats:
         """When `next_request` should be called again (monotonic seconds)."""
         with self._lock:
             if self._identity is None or self._news_ends_it():
-                return _FOREVER
+                return FOREVER
             deadline = self._polled_at + self._poll_s
             if self._node is None:
                 return deadline
@@ -154,73 +146,10 @@ class Heartbeats:
     def _news_ends_it(self) -> bool:
         return self._news is not None and self._news.verdict is not HeartbeatVerdict.REJOIN
 
+    @abstractmethod
     def next_request(self, now: float) -> tuple[Node, Any, GroupIdentity] | None:
         """What to send now, and where; None if nothing is due. Report the answer with `answered`."""
-        with self._lock:
-            identity, node = self._identity, self._node
-            if identity is None or self._news_ends_it():
-                return None
-            if now >= self._polled_at + self._poll_s:
-                self._news = News(HeartbeatVerdict.POLL_TIMEOUT, identity)
-                self._identity = None
-                if identity.instance_id is not None or node is None:
-                    # A static member's place is kept until its session is over: it may come back.
-                    return None
-                reason = "the time between two polls exceeded max.poll.interval.ms"
-                return node, leave_request(self._group_id, identity.member_id, None, reason), identity
-            if node is None:
-                return None
-            if now >= self._answered_at + self._session_s:
-                self._news = News(HeartbeatVerdict.COORDINATOR_UNKNOWN, identity)
-                return None
-            if self._in_flight or now < self._next_at:
-                return None
-            self._in_flight, self._sent_to = True, node
-            self._next_at = now + self._interval_s
-            self.sent += 1
-            request = HeartbeatRequest(
-                group_id=self._group_id,
-                generation_id=identity.generation_id,
-                member_id=identity.member_id,
-                group_instance_id=identity.instance_id,
-            )
-            return node, request, identity
 
-    def answered(self, identity: GroupIdentity, code: int | None, error: HeadraceError | None, now: float) -> bool:
-        """The answer to a heartbeat: a code, or why there is none. Says whether there is news for the consumer."""
-        with self._lock:
-            self._in_flight = False
-            if identity != self._identity or self._sent_to is not self._node:
-                return False
-            if error is not None:
-                # Tried again soon, on a new connection, until the session is over.
-                self._next_at = min(self._next_at, now + _RETRY_S)
-                return False
-            if not code:
-                self._answered_at = now
-                return False
-            verdict = _VERDICTS.get(code, HeartbeatVerdict.FAILED)
-            if verdict is HeartbeatVerdict.FAILED and is_retriable(code):
-                self._next_at = min(self._next_at, now + _RETRY_S)
-                return False
-            if verdict is HeartbeatVerdict.REJOIN:
-                # Still a member: heartbeats go on until the rebalance begins.
-                self._answered_at = now
-            self._news = News(verdict, identity, code)
-            return True
-
-
-_VERDICTS: dict[int, HeartbeatVerdict] = {
-    ErrorCode.REBALANCE_IN_PROGRESS: HeartbeatVerdict.REJOIN,
-    ErrorCode.NOT_COORDINATOR: HeartbeatVerdict.COORDINATOR_UNKNOWN,
-    ErrorCode.COORDINATOR_NOT_AVAILABLE: HeartbeatVerdict.COORDINATOR_UNKNOWN,
-    ErrorCode.ILLEGAL_GENERATION: HeartbeatVerdict.LOST,
-    ErrorCode.UNKNOWN_MEMBER_ID: HeartbeatVerdict.LOST,
-    ErrorCode.FENCED_INSTANCE_ID: HeartbeatVerdict.FENCED,
-}
-
-
-def leave_request(group_id: str, member_id: str, instance_id: str | None, reason: str) -> LeaveGroupRequest:
-    """A member gives up its place. Versions before 3 know only the first two fields."""
-    member = MemberIdentity(member_id=member_id, group_instance_id=instance_id, reason=reason[:255])
-    return LeaveGroupRequest(group_id=group_id, member_id=member_id, members=[member])
+    @abstractmethod
+    def answered(self, identity: GroupIdentity, response: Any, error: HeadraceError | None, now: float) -> bool:
+        """The answer to a heartbeat, or why there is none. Says whether there is news for the consumer."""

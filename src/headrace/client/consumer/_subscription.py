@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import OrderedDict, deque
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 
@@ -34,10 +35,25 @@ class RebalanceListener(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class SubscriptionPattern:
+    """A regular expression that the brokers resolve (in RE2's syntax), for `group.protocol=consumer`.
+
+    A topic is read when its whole name matches; `re.compile(…)` is held against the names by the consumer itself.
+    """
+
+    pattern: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.pattern, str) or not self.pattern:
+            raise ValueError(f"SubscriptionPattern takes a regular expression as text, not {self.pattern!r}")
+
+
 class SubscriptionKind(Enum):
     NONE = "nothing"
     TOPICS = "topics"
     PATTERN = "a pattern"
+    SERVER_PATTERN = "a pattern that the brokers resolve"
     ASSIGNED = "partitions by hand"
 
 
@@ -178,6 +194,7 @@ class Subscriptions:
         self.group_topics: set[str] = set()
         """As leader of a group: the topics of all members."""
         self.pattern: re.Pattern[str] | None = None
+        self.server_pattern: str | None = None
         self.listener: RebalanceListener | None = None
         self.version = 0
         """Counts changes of the assignment and of positions by hand: who holds records taken earlier compares it."""
@@ -198,6 +215,13 @@ class Subscriptions:
         self.topics = set()
         self.listener = listener
 
+    def subscribe_server_pattern(self, pattern: str, listener: RebalanceListener | None) -> None:
+        if self.kind is not SubscriptionKind.SERVER_PATTERN:
+            self._become(SubscriptionKind.SERVER_PATTERN)
+            self.topics = set()
+        self.server_pattern = pattern
+        self.listener = listener
+
     def assign_by_hand(self, partitions: Iterable[TopicPartition]) -> None:
         self._become(SubscriptionKind.ASSIGNED)
         self.assign(partitions)
@@ -206,7 +230,7 @@ class Subscriptions:
     def unsubscribe(self) -> None:
         self.kind = SubscriptionKind.NONE
         self.topics, self.group_topics = set(), set()
-        self.pattern = None
+        self.pattern = self.server_pattern = None
         self.listener = None
         self._assigned = OrderedDict()
         self.version += 1
@@ -221,7 +245,7 @@ class Subscriptions:
     @property
     def uses_group(self) -> bool:
         """Whether a group decides what is read."""
-        return self.kind in (SubscriptionKind.TOPICS, SubscriptionKind.PATTERN)
+        return self.kind not in (SubscriptionKind.NONE, SubscriptionKind.ASSIGNED)
 
     def match(self, names: Iterable[tuple[str, bool]], *, exclude_internal: bool) -> bool:
         """Hold the pattern against the topics there are (name, is internal); says whether that changed what is read."""

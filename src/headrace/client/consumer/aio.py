@@ -302,8 +302,7 @@ class Consumer(ConsumerBase):
         self, heartbeats: Heartbeats, identity: GroupIdentity, changed: asyncio.Event
     ) -> Callable[[Call], None]:
         def done(call: Call) -> None:
-            code = None if call.error is not None else call.response.error_code
-            if heartbeats.answered(identity, code, call.error, self._runtime.clock.monotonic()):
+            if heartbeats.answered(identity, call.response, call.error, self._runtime.clock.monotonic()):
                 self._notify()
             changed.set()
 

@@ -184,14 +184,26 @@ CONSUMER_KEYS = (
         _STRING,
         "classic",
         one_of("classic", "consumer", ignore_case=True),
-        doc="classic. The newer protocol (KIP-848) is refused.",
+        doc="classic, or consumer (KIP-848): the coordinator assigns, and a rebalance stops nobody.",
     ),
-    key("group.remote.assignor", _STRING, None, doc="Without effect: it belongs to the newer protocol."),
+    key(
+        "group.remote.assignor",
+        _STRING,
+        None,
+        non_empty(),
+        doc="With group.protocol=consumer: the coordinator's assignor (uniform, range). None: the coordinator chooses.",
+    ),
 )
 CONSUMER_CONFIGS = ConfigDefinition(CONSUMER_KEYS)
 
 # Read by the deserializers and assignors themselves.
 _EXTRA = ("key.deserializer.", "value.deserializer.", "deserializer.")
+
+_CLASSIC_ONLY = {
+    "session.timeout.ms": "the broker decides, by group.consumer.session.timeout.ms and the group's own configs",
+    "heartbeat.interval.ms": "the broker decides, by group.consumer.heartbeat.interval.ms and the group's own configs",
+    "partition.assignment.strategy": "the coordinator assigns; group.remote.assignor names its assignor",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +212,8 @@ class ConsumerSettings:
 
     group_id: str | None
     group_instance_id: str | None
+    uses_consumer_protocol: bool
+    remote_assignor: str | None
     session_timeout_ms: int
     heartbeat_interval_ms: int
     max_poll_interval_ms: int
@@ -226,6 +240,8 @@ class ConsumerSettings:
         return cls(
             group_id=values["group.id"],
             group_instance_id=values["group.instance.id"],
+            uses_consumer_protocol=values["group.protocol"].lower() == "consumer",
+            remote_assignor=values["group.remote.assignor"],
             session_timeout_ms=values["session.timeout.ms"],
             heartbeat_interval_ms=values["heartbeat.interval.ms"],
             max_poll_interval_ms=values["max.poll.interval.ms"],
@@ -258,8 +274,12 @@ def read_consumer_config(given: Mapping[str, Any]) -> dict[str, Any]:
     values = read_config(CONSUMER_CONFIGS, given, extra=_EXTRA)
     problems: dict[str, str] = {}
     if values["group.protocol"].lower() == "consumer":
-        problems["group.protocol"] = (
-            "group.protocol=consumer (KIP-848) is not supported by this version of Headrace; use classic"
+        for name, why in _CLASSIC_ONLY.items():
+            if given.get(name) is not None:
+                problems[name] = f"{name} cannot be set with group.protocol=consumer: {why}"
+    elif values["group.remote.assignor"] is not None:
+        problems["group.remote.assignor"] = (
+            "group.remote.assignor needs group.protocol=consumer; classic groups use partition.assignment.strategy"
         )
     if values["heartbeat.interval.ms"] >= values["session.timeout.ms"]:
         problems["heartbeat.interval.ms"] = (

@@ -41,7 +41,7 @@ from headrace.client.consumer._chunks import FetchedChunk
 from headrace.client.consumer._classic_heartbeats import ClassicHeartbeats
 from headrace.client.consumer._classic_membership import ClassicMembership
 from headrace.client.consumer._commits import OffsetCommits
-from headrace.client.consumer._consumer_heartbeats import ConsumerHeartbeats
+from headrace.client.consumer._consumer_heartbeats import ConsumerProtocolHeartbeats
 from headrace.client.consumer._consumer_membership import ConsumerMembership
 from headrace.client.consumer._fetching import Fetcher
 from headrace.client.consumer._subscription import Subscriptions, TopicPartitionState
@@ -278,11 +278,11 @@ _CHANGES_OF_CONSUMER_PROTOCOL: list[tuple[type, str]] = [
     (ConsumerMembership, "rebalance"),
     (ConsumerMembership, "_reconcile"),
     (ConsumerMembership, "_tell"),
-    (ConsumerHeartbeats, "join"),
-    (ConsumerHeartbeats, "owns"),
-    (ConsumerHeartbeats, "subscribe"),
-    (ConsumerHeartbeats, "moved"),
-    (ConsumerHeartbeats, "forget"),
+    (ConsumerProtocolHeartbeats, "join"),
+    (ConsumerProtocolHeartbeats, "owns"),
+    (ConsumerProtocolHeartbeats, "subscribe"),
+    (ConsumerProtocolHeartbeats, "moved"),
+    (ConsumerProtocolHeartbeats, "forget"),
 ]
 
 

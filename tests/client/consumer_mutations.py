@@ -21,7 +21,7 @@ from headrace.client.consumer._chunks import FetchedChunk
 from headrace.client.consumer._classic_heartbeats import ClassicHeartbeats
 from headrace.client.consumer._classic_membership import ClassicMembership
 from headrace.client.consumer._commits import OffsetCommits
-from headrace.client.consumer._consumer_heartbeats import ConsumerHeartbeats
+from headrace.client.consumer._consumer_heartbeats import ConsumerProtocolHeartbeats
 from headrace.client.consumer._consumer_membership import ConsumerMembership
 from headrace.client.consumer._fetching import Fetcher
 from headrace.client.consumer._positions import Positions
@@ -294,26 +294,26 @@ def keep_what_the_coordinator_takes() -> Any:
 
 
 def never_say_what_was_given_up() -> Any:
-    return patch.object(ConsumerHeartbeats, "owns", lambda self, partitions, now: None)
+    return patch.object(ConsumerProtocolHeartbeats, "owns", lambda self, partitions, now: None)
 
 
 def leave_out_what_an_unanswered_heartbeat_said() -> Any:
-    answered = ConsumerHeartbeats.answered
+    answered = ConsumerProtocolHeartbeats.answered
 
-    def taken(self: ConsumerHeartbeats, identity: Any, response: Any, *rest: Any) -> bool:
+    def taken(self: ConsumerProtocolHeartbeats, identity: Any, response: Any, *rest: Any) -> bool:
         news = answered(self, identity, response, *rest)
         self._answered_fields = self._sent_fields
         return news
 
-    return patch.object(ConsumerHeartbeats, "answered", taken)
+    return patch.object(ConsumerProtocolHeartbeats, "answered", taken)
 
 
 def stay_at_the_first_epoch() -> Any:
-    def identity(self: ConsumerHeartbeats) -> Any:
+    def identity(self: ConsumerProtocolHeartbeats) -> Any:
         epoch = min(self._last_identity.generation_id, 1)
         return replace(self._last_identity, generation_id=epoch)
 
-    return patch.object(ConsumerHeartbeats, "identity", property(identity))
+    return patch.object(ConsumerProtocolHeartbeats, "identity", property(identity))
 
 
 def stay_when_the_coordinator_forgot_this_member() -> Any:

@@ -19,12 +19,6 @@ from headrace.topics import TopicPartition
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(autouse=True)
-def served(kafka: Cluster) -> None:
-    if kafka.is_headrace:
-        pytest.skip("our broker does not serve this protocol yet")
-
-
 def config(kafka: Cluster, **overrides: Any) -> dict[str, Any]:
     made = kafka.config(group_id=kafka.group(), group_protocol="consumer", **overrides)
     del made["heartbeat.interval.ms"]

@@ -1,4 +1,4 @@
-"""Membership by the classic protocol, without I/O: join, sync, rejoin, leave; what is revoked and assigned, and when.
+"""Membership by the classic protocol, without I/O: join, sync, rejoin, leave; what is revoked, and when (SPEC 4.2-4.6).
 
 Eager members give up all partitions before they rejoin; cooperative ones keep reading, and give up only what moves
 (KIP-429).

@@ -47,7 +47,7 @@ class TargetAssignment:
     partitions: frozenset[TopicIdPartition] = field(default_factory=frozenset)
 
 
-class ConsumerHeartbeats(Heartbeats):
+class ConsumerProtocolHeartbeats(Heartbeats):
     """`join` comes from the consumer, with each membership; epochs and assignments come with the answers."""
 
     def __init__(

@@ -14,7 +14,7 @@ import random
 from headrace.client.cluster.coordinator import NOT_THE_COORDINATOR
 from headrace.client.cluster.core import ClientCore
 from headrace.client.cluster.topics import TopicQuestions
-from headrace.client.consumer._consumer_heartbeats import ConsumerHeartbeats, SentSubscription, TargetAssignment
+from headrace.client.consumer._consumer_heartbeats import ConsumerProtocolHeartbeats, SentSubscription, TargetAssignment
 from headrace.client.consumer._coordinator import CoordinatorLink
 from headrace.client.consumer._heartbeats import GroupIdentity, HeartbeatVerdict, News
 from headrace.client.consumer._membership import FOREVER, Membership
@@ -47,7 +47,7 @@ class ConsumerMembership(Membership):
         link: CoordinatorLink,
         subscriptions: Subscriptions,
         settings: ConsumerSettings,
-        heartbeats: ConsumerHeartbeats,
+        heartbeats: ConsumerProtocolHeartbeats,
         topics: TopicQuestions,
     ) -> None:
         super().__init__(link, subscriptions, settings, heartbeats)

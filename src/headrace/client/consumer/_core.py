@@ -22,7 +22,7 @@ from headrace.client.consumer._classic_heartbeats import ClassicHeartbeats
 from headrace.client.consumer._classic_membership import ClassicMembership
 from headrace.client.consumer._collecting import RecordCollector
 from headrace.client.consumer._commits import CommitCallback, OffsetCommits, Offsets
-from headrace.client.consumer._consumer_heartbeats import ConsumerHeartbeats
+from headrace.client.consumer._consumer_heartbeats import ConsumerProtocolHeartbeats
 from headrace.client.consumer._consumer_membership import ConsumerMembership, new_member_id
 from headrace.client.consumer._coordinator import CoordinatorLink
 from headrace.client.consumer._fetching import Fetcher
@@ -147,7 +147,7 @@ class ConsumerCore:
     def _consumer_protocol(
         self, settings: ConsumerSettings, group_id: str, link: CoordinatorLink
     ) -> tuple[Heartbeats, Membership]:
-        heartbeats = ConsumerHeartbeats(
+        heartbeats = ConsumerProtocolHeartbeats(
             group_id,
             member_id=new_member_id(self.core.rng),
             instance_id=settings.group_instance_id,

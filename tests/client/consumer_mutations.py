@@ -367,7 +367,7 @@ MUTATIONS: dict[Callable[[], Any], int] = {
 OF_CONSUMER_PROTOCOL: dict[Callable[[], Any], int] = {
     keep_what_the_coordinator_takes: 20,
     never_say_what_was_given_up: 20,
-    leave_out_what_an_unanswered_heartbeat_said: 20,
+    leave_out_what_an_unanswered_heartbeat_said: 100,
     stay_at_the_first_epoch: 20,
     stay_when_the_coordinator_forgot_this_member: 20,
     close_without_leaving_the_coordinators_group: 20,

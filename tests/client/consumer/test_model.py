@@ -20,6 +20,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 _SOON = 20
 _SEEDS_TAKE_LONG = (stay_when_the_group_forgot_this_member,)
 _FOUND_SOON = [one for one, seeds in MUTATIONS.items() if seeds <= _SOON and one not in _SEEDS_TAKE_LONG]
+_OF_CONSUMER_PROTOCOL_SOON = [one for one, seeds in OF_CONSUMER_PROTOCOL.items() if seeds <= _SOON]
 """Faults that so many seeds find are looked for whenever the slow tests run."""
 
 
@@ -63,13 +64,16 @@ def test_nothing_is_lost_doubled_or_committed_too_early_with_more_seeds(first: i
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mutation", [*_FOUND_SOON, *OF_CONSUMER_PROTOCOL])
+@pytest.mark.parametrize("mutation", [*_FOUND_SOON, *_OF_CONSUMER_PROTOCOL_SOON])
 def test_a_fault_that_is_put_in_is_found(mutation: Callable[[], Any]) -> None:
     assert found_within(mutation, (MUTATIONS | OF_CONSUMER_PROTOCOL)[mutation]) is not None
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("mutation", [one for one in MUTATIONS if one not in _FOUND_SOON])
+@pytest.mark.parametrize(
+    "mutation",
+    [one for one in MUTATIONS | OF_CONSUMER_PROTOCOL if one not in (*_FOUND_SOON, *_OF_CONSUMER_PROTOCOL_SOON)],
+)
 def test_a_fault_that_is_harder_to_find_is_found(mutation: Callable[[], Any]) -> None:
-    assert found_within(mutation, MUTATIONS[mutation]) is not None
+    assert found_within(mutation, (MUTATIONS | OF_CONSUMER_PROTOCOL)[mutation]) is not None

@@ -29,6 +29,14 @@ class ClassicHeartbeats(Heartbeats):
             self._news = None
         self.on_change()
 
+    def farewell(self, reason: str) -> tuple[Node, LeaveGroupRequest] | None:
+        # A static one leaves nothing: it may come back.
+        with self._lock:
+            identity, node = self._identity, self._node
+        if identity is None or node is None or identity.instance_id is not None or not identity.member_id:
+            return None
+        return node, leave_request(self._group_id, identity.member_id, None, reason)
+
     def next_request(self, now: float) -> tuple[Node, Any, GroupIdentity] | None:
         with self._lock:
             identity, node = self._identity, self._node

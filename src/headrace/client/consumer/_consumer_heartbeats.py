@@ -147,6 +147,11 @@ class ConsumerProtocolHeartbeats(Heartbeats):
     def has_news(self) -> bool:
         return self._news is not None or self._unseen_target is not None
 
+    def farewell(self, reason: str) -> tuple[Node, ConsumerGroupHeartbeatRequest] | None:
+        with self._lock:
+            identity, node = self._identity, self._node
+        return None if identity is None or node is None else (node, self.leave_request(even_static=False))
+
     def moved(self, node: Node, now: float) -> None:
         with self._lock:
             self._answered_fields = None

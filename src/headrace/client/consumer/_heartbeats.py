@@ -121,13 +121,9 @@ class Heartbeats(ABC):
     def is_running(self) -> bool:
         return self._identity is not None
 
-    def farewell(self, reason: str) -> tuple[Node, LeaveGroupRequest] | None:
-        """What the member says when it leaves its group. A static one leaves nothing: it may come back."""
-        with self._lock:
-            identity, node = self._identity, self._node
-        if identity is None or node is None or identity.instance_id is not None or not identity.member_id:
-            return None
-        return node, leave_request(self._group_id, identity.member_id, None, reason)
+    @abstractmethod
+    def farewell(self, reason: str) -> tuple[Node, Any] | None:
+        """What the member says when it leaves its group, and to whom; None when it says nothing."""
 
     # --- the sender's side ------------------------------------------------------------------------------------------
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 _NAMES_SHOWN = 3
 
@@ -18,6 +19,12 @@ def plural(number: int, noun: str) -> str:
     """1 record, 12,345 records; 1 micro-batch, 2 micro-batches."""
     ending = "" if number == 1 else "es" if noun.endswith(("ch", "sh", "s", "x")) else "s"
     return f"{number:,} {noun}{ending}"
+
+
+def did_you_mean(name: str, there: Iterable[str]) -> str:
+    """`; did you mean events?`, for the end of a sentence about a name; empty when no other is near."""
+    near = difflib.get_close_matches(name, [other for other in there if other != name], 1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 # All that a terminal or a reader of lines takes for more than a character: C0 and C1, line and paragraph separators,

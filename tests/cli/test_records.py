@@ -84,6 +84,12 @@ def test_records_that_are_refused_are_told(headrace: Command, topic: str) -> Non
     assert "1 of 1 record not written" in result.err
 
 
+def test_a_topic_that_a_typo_makes_is_said(headrace: Command) -> None:
+    headrace("topic", "create", "walkabouts")
+    assert "made topic walkabuots; did you mean walkabouts?" in headrace("produce", "walkabuots", stdin="x\n").err
+    assert "made topic" not in headrace("produce", "walkabuots", stdin="x\n").err
+
+
 def test_from_and_to(headrace: Command, topic: str) -> None:
     headrace("produce", topic, "-p", "0", stdin="".join(f"{number}\n" for number in range(10)))
     one = ("-p", "0")

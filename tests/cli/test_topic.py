@@ -28,6 +28,14 @@ def test_what_can_be_made_is_made_and_the_rest_is_told(headrace: Command, topic:
     assert (again.code, again.out) == (0, f"{topic} exists already\n")
 
 
+def test_replicas_may_be_named(headrace: Command) -> None:
+    assert headrace("topic", "create", "placed", "--replica-assignment", "1,1").out == (
+        "placed created: 2 partitions, 1 replica\n"
+    )
+    assert headrace("topic", "create", "u", "--replica-assignment", "1:x").code == 2
+    assert "leave --partitions" in headrace("topic", "create", "u", "--replica-assignment", "1", "-p", "2").err
+
+
 def test_a_dry_run_makes_nothing(headrace: Command) -> None:
     name = f"t-{uuid.uuid4().hex[:8]}"
     assert "could be created" in headrace("topic", "create", name, "--dry-run").out

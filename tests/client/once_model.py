@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from headrace.client.consumer.records import ConsumerGroupMetadata
-from headrace.client.errors import FatalTransactionError
+from headrace.client.errors import FatalTransactionError, UndeliveredError
 from headrace.client.offsets import OffsetAndMetadata
 from headrace.client.producer._core import ProducerCore
 from headrace.client.producer.aio import Producer as AioProducer
@@ -100,9 +100,9 @@ def run_aio_producer(seed: int) -> None:
         faults.is_calm = True
         if rng.random() < 0.7:
             await asyncio.wait_for(producer.flush(), 300)
-        closing = asyncio.create_task(producer.close(rng.choice([None, 0, 1])))
+        closing = asyncio.create_task(_closed(producer, rng.choice([None, 0, 1])))
         await _cancelled_or_done(closing, rng)
-        await producer.close()
+        await _closed(producer, None)
         async with asyncio.timeout(10):
             await asyncio.gather(*tasks)
             for delivery in sent.deliveries.values():
@@ -112,6 +112,11 @@ def run_aio_producer(seed: int) -> None:
         sent.check(cluster, once=True)
 
     _run(simulation, main)
+
+
+async def _closed(producer: Any, timeout: float | None) -> None:
+    with contextlib.suppress(UndeliveredError):
+        await producer.close(timeout)
 
 
 async def _awaited(delivery: Any) -> Any:

@@ -247,6 +247,17 @@ def test_delivery_timeout_ends_what_cannot_be_delivered(clock: VirtualClock) -> 
     assert world.producer.identity.epoch == 1
 
 
+def test_what_brokers_answered_until_the_time_was_over_is_said(clock: VirtualClock) -> None:
+    cluster = FakeCluster(clock, topics={"t": 1})
+    world = World(cluster, delivery_timeout_ms=10_000, request_timeout_ms=2000)
+    world.deliver([world.send("t", b"a")])
+    refuse(cluster, *[ErrorCode.NOT_ENOUGH_REPLICAS] * 1000)
+    late = world.send("t", b"late")
+    world.deliver([late])
+    assert isinstance(late.exception(), DeliveryTimeoutError)
+    assert "last: too few replicas are in sync" in str(late.exception())
+
+
 def test_retries_are_bounded(clock: VirtualClock) -> None:
     cluster = FakeCluster(clock, topics={"t": 1})
     world = World(cluster, retries=2)

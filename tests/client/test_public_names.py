@@ -55,7 +55,7 @@ _NAME = re.compile(r"[A-Z]\w+")
 # pass.
 NOT_FOR_USERS = {
     "BlockingClient": "`RangeReader.over`, for whoever has one",
-    "Failures": "users get `FailedDeliveries`, they make none",
+    "UnheardFailures": "users get `FailedDeliveries`, they make none",
     "ConsumerSettings": "the same",
     "Clock": "tests give another",
     "Runtime": "tests give another",

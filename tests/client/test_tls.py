@@ -157,7 +157,7 @@ def test_what_an_asyncio_producer_without_acknowledgements_has_flushed_has_gone_
             with contextlib.suppress(TimeoutError):
                 for count in range(1, 10_000):
                     flushed = count
-                    producer.send("unacknowledged", bytes(20_000))
+                    producer.send("unacknowledged", bytes(20_000), on_delivery=lambda *_: None)
                     await producer.flush(0.5)
             await producer.close(0)
 

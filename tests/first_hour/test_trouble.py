@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from tests.client.fake import FakeCluster, VirtualClock, World
 
-from headrace import Admin, Consumer, Producer, aio
+from headrace import Admin, Consumer, NewTopic, Producer, aio
 from headrace.client.cluster.core import ANY_NODE
-from headrace.errors import HeadraceError, RequestTimedOutError
+from headrace.errors import HeadraceError, RequestTimedOutError, UnknownTopicOrPartitionError
 from headrace.protocol.messages.list_groups import ListGroupsRequest
 from headrace.testing import broker
 
@@ -97,3 +97,15 @@ def test_a_broker_names_once_what_was_set_and_has_no_effect(caplog: pytest.LogCa
     assert said == [
         "settings that are accepted, and have no effect here: background.threads, log.cleaner.threads",
     ]
+
+
+def test_a_partition_that_does_not_exist_is_said_soon() -> None:
+    with broker() as kafka, Admin(bootstrap_servers=kafka.address) as admin:
+        admin.create_topics([NewTopic("t", 2)]).all()
+        with Consumer(bootstrap_servers=kafka.address, group_id="g") as consumer:
+            with pytest.raises(UnknownTopicOrPartitionError, match="t has partitions 0 to 1: there is no 99"):
+                consumer.end_offsets([("t", 99)])
+            with pytest.raises(UnknownTopicOrPartitionError, match="committing t-99"):
+                consumer.commit_sync({("t", 99): 5})
+            with pytest.raises(RequestTimedOutError, match=r"Last: .*t has partitions 0 to 1: there is no 99"):
+                consumer.end_offsets([("t", 99)], timeout=0.5)

@@ -15,15 +15,17 @@ from typing import IO, Annotated, Any, NamedTuple
 import typer
 
 from headrace.cli.completing import of, topics_there
+from headrace.cli.exits import Exit
 from headrace.cli.options import Target, only, pairs, plain_kernels, targeted
 from headrace.cli.output import CommandError, count, note, progress, silent, usage
 from headrace.client.producer.blocking import Producer
 from headrace.client.producer.config import PRODUCER_CONFIGS
-from headrace.errors import HeadraceError
-from headrace.words import plural
+from headrace.errors import HeadraceError, KafkaError, RequestTimedOutError
+from headrace.words import did_you_mean, plural
 
 _LINE_BYTES_MAX = 64 * 1024 * 1024
 _PROGRESS_EVERY = 2_000
+_LINGER_MS = 5
 _COMPILED_FROM_BYTES = 64 * 1024 * 1024
 
 
@@ -89,7 +91,13 @@ def command(
         config["acks"] = acks
     if config.get("acks", "all") not in ("all", "-1"):
         config.setdefault("enable.idempotence", "false")
-    config.setdefault("max.block.ms", int(target.timeout_s * 1000))
+    timeout_ms = int(target.timeout_s * 1000)
+    config.setdefault("max.block.ms", timeout_ms)
+    if "delivery.timeout.ms" not in config:
+        # It covers lingering and one request.
+        config["delivery.timeout.ms"] = timeout_ms
+        linger_ms = int(config.setdefault("linger.ms", min(_LINGER_MS, timeout_ms // 10)))
+        config.setdefault("request.timeout.ms", max(1, timeout_ms - linger_ms))
     constant: list[tuple[str, bytes | None]] = [
         (name, value.encode()) for name, value in pairs(header or [], "--header").items()
     ]
@@ -107,14 +115,30 @@ def command(
         source = stack.enter_context(file.open("rb")) if file is not None else sys.stdin.buffer
         bar = silent() if file is None or quiet else progress(file.name, file.stat().st_size, is_bytes=True)
         tick = stack.enter_context(bar)
+        there = _names_there(target)
         began = time.monotonic()
         sent, failures = _send(config, topic, _lines(source), parse, constant, partition, tick)
         took = time.monotonic() - began
     if failures:
-        raise CommandError(f"{count(len(failures))} of {plural(sent, 'record')} not written; the first: {failures[0]}")
+        late = isinstance(failures[0], RequestTimedOutError)
+        raise CommandError(
+            f"{count(len(failures))} of {plural(sent, 'record')} not written; the first: {failures[0]}",
+            Exit.TIMEOUT if late else Exit.FAILED,
+        )
+    if sent and there is not None and topic not in there:
+        note(f"made topic {topic}{did_you_mean(topic, there)}")
     if not quiet:
         rate = f", {count(round(sent / took))} per second" if took > 0.05 and sent > 100 else ""
         note(f"{plural(sent, 'record')} written to {topic} in {took:.2f} s{rate}")
+
+
+def _names_there(target: Target) -> set[str] | None:
+    """The topics that there are; None where that may not be known."""
+    try:
+        with target.admin() as admin:
+            return set(admin.list_topics(list_internal=True))
+    except KafkaError:
+        return None
 
 
 def _send(

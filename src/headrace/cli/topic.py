@@ -49,6 +49,14 @@ def create(
         int, typer.Option("--partitions", "-p", help="How many partitions; -1: the broker's num.partitions.")
     ] = -1,
     replication_factor: Annotated[int, typer.Option(help="Copies of each partition; -1: the broker's default.")] = -1,
+    replica_assignment: Annotated[
+        str | None,
+        typer.Option(
+            "--replica-assignment",
+            metavar="1:2,2:3",
+            help="Which brokers have each partition, the preferred leader first; instead of both.",
+        ),
+    ] = None,
     config: Annotated[
         list[str] | None, typer.Option("--config", "-c", metavar="KEY=VALUE", help="A topic setting; several times.")
     ] = None,
@@ -61,7 +69,13 @@ def create(
 ) -> None:
     """Make topics."""
     configs = pairs(config or [], "--config")
-    wanted = [NewTopic(name, partitions, replication_factor, configs) for name in topics]
+    placed = None if replica_assignment is None else _replicas(replica_assignment)
+    if placed is not None and (partitions, replication_factor) != (-1, -1):
+        raise usage(
+            "--replica-assignment says how many partitions and copies there are: leave --partitions and "
+            "--replication-factor out"
+        )
+    wanted = [NewTopic(name, partitions, replication_factor, configs, placed) for name in topics]
     with target.admin() as admin:
         results = admin.create_topics(wanted, validate_only=dry_run)
     if if_not_exists:
@@ -78,6 +92,17 @@ def create(
         )
 
     report(results, done)
+
+
+def _replicas(text: str) -> dict[int, list[int]]:
+    """1:2,2:3 as partition → brokers."""
+    placed: dict[int, list[int]] = {}
+    for partition, brokers in enumerate(text.split(",")):
+        numbers = brokers.split(":")
+        if not all(number.strip().isdecimal() for number in numbers):
+            raise usage(f"--replica-assignment: {brokers!r} is not the numbers of brokers, as in 1:2 (of {text!r})")
+        placed[partition] = [int(number) for number in numbers]
+    return placed
 
 
 @app.command("list")

@@ -230,9 +230,10 @@ class RangeReader:
         seconds = self._settings.api_timeout_s if timeout is None else timeout
         found = core.run(core.readable.lookup(wanted), seconds)
         if found is None:
-            cause = core.client.core.trouble
-            why = f" Last: {cause}" if cause is not None else ""
-            raise RequestTimedOutError(f"looking up offsets did not end within {seconds} s.{why}") from cause
+            late = core.client.core
+            raise RequestTimedOutError(
+                f"looking up offsets did not end within {seconds} s.{late.why_late}"
+            ) from late.trouble
         return {partition: one.offset for partition, one in found.items() if one is not None}
 
     # --- step by step -----------------------------------------------------------------------------------------------

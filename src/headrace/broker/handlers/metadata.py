@@ -7,6 +7,8 @@ again.
 
 from __future__ import annotations
 
+import logging
+
 from headrace.broker.metadata.service import MetadataService
 from headrace.broker.requests.dispatch import Pending, RequestContext, handles
 from headrace.broker.requests.rights import Operation, any_of, on_cluster, on_topics
@@ -17,6 +19,9 @@ from headrace.errors import ErrorCode
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.create_topics import CreatableTopic
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from headrace.words import did_you_mean, visible
+
+log = logging.getLogger("headrace.broker.topics")
 
 AUTO_CREATE_CHOICE_SINCE_VERSION = 4
 CREATED_PER_REQUEST_MAX = 100
@@ -62,5 +67,11 @@ async def _create_then_answer(
             wanted = metadata.controller.internal_topic(metadata.image, name)
         else:
             wanted = CreatableTopic(name=name, num_partitions=-1, replication_factor=-1)
-        await metadata.create(wanted)
+        made = await metadata.create(wanted)
+        if name not in INTERNAL_TOPICS and not any(topic.error_code for topic in made.topics):
+            # A name that somebody mistyped looks just like this.
+            hint = did_you_mean(name, metadata.image.topics)
+            log.info(
+                "made topic %s%s (client %s; auto.create.topics.enable)", name, hint, visible(context.client_id or "")
+            )
     return answer

@@ -50,6 +50,8 @@ class ClientCore(Connections):
         self.allow_auto_topic_creation = True
         self.listeners: list[Callable[[ClusterView], None]] = []
         self.metadata_error: HeadraceError | None = None
+        self.retried: HeadraceError | None = None
+        """What a call that waits was answered last, and tries again."""
         """Why the last attempt at metadata failed; None after a success."""
         self.refusal_listeners: list[Callable[[int, HeadraceError], None]] = []
         """Told of the key of a broker that refused this client's credentials, and why, once no call waits for it."""
@@ -187,6 +189,12 @@ class ClientCore(Connections):
         if not reasons:
             return self.metadata_error
         return NetworkError(f"no broker can be reached: {'; '.join(sorted(reasons))}")
+
+    @property
+    def why_late(self) -> str:
+        """For the end of a sentence about a call that waited in vain; empty when nothing is known."""
+        cause = self.trouble or self.retried
+        return "" if cause is None else f" Last: {cause}"
 
     # --- what happens to connections, and time ------------------------------------------------------------------------
 

@@ -29,6 +29,8 @@ from headrace.topics import TopicPartition
 _CONSUMER = -1
 _LATEST = -1
 _ROUND_S_MAX = 60.0
+NOWHERE_S = 5.0
+"""How long a partition is asked for that no broker knows: it may have been added just now."""
 
 Found = dict[TopicPartition, OffsetAndTimestamp | None]
 
@@ -49,6 +51,7 @@ class OffsetLookup:
         found: Found = {}
         left = dict(wanted)
         failures = 0
+        nowhere_by = self._core.clock.monotonic() + NOWHERE_S
         while left:
             yield from self.wait_for_leaders(left)
             answers, errors = yield from self.round(left)
@@ -56,14 +59,22 @@ class OffsetLookup:
             for partition in answers:
                 del left[partition]
             for partition, error in errors.items():
-                if not isinstance(error, RetriableError):
-                    raise say_where(error, partition)
+                where = say_where(error, partition)
+                is_nowhere = self._is_nowhere(partition) and self._core.clock.monotonic() >= nowhere_by
+                if is_nowhere or not isinstance(error, RetriableError):
+                    raise where
+                self._core.retried = where
             if left:
                 self._core.refresh_metadata()
                 wait_ms = self._core.config.retry_backoff.wait_ms(failures, self._core.rng)
                 failures += 1
                 yield Pause(self._core.clock.monotonic() + wait_ms / 1000)
         return found
+
+    def _is_nowhere(self, partition: TopicPartition) -> bool:
+        """Whether the brokers know the topic, and no such partition of it."""
+        view = self._core.view.topics.get(partition.topic)
+        return view is not None and not view.error_code and view.partition(partition.partition) is None
 
     def wait_for_leaders(self, partitions: Iterable[TopicPartition]) -> Flow[None]:
         """Until the metadata of these partitions is there."""
@@ -83,6 +94,15 @@ class OffsetLookup:
             if topic_view is not None and topic_view.error_code and not is_retriable(topic_view.error_code):
                 raise say(error_for(topic_view.error_code), f"topic {partition.topic}")
 
+    def _why_unknown(self, partition: TopicPartition) -> str:
+        view = self._core.view.topics.get(partition.topic)
+        if view is None or view.error_code:
+            return f"the brokers do not know topic {partition.topic}"
+        if view.partition(partition.partition) is None:
+            last = len(view.partitions) - 1
+            return f"{partition.topic} has partitions 0 to {last}: there is no {partition.partition}"
+        return f"{partition} has no leader"
+
     def round(self, wanted: Mapping[TopicPartition, int]) -> Flow[tuple[Found, dict[TopicPartition, HeadraceError]]]:
         """Ask every leader once: what is known now, and why the rest is not."""
         by_node: dict[int, dict[TopicPartition, int]] = {}
@@ -90,7 +110,7 @@ class OffsetLookup:
         for partition, timestamp in wanted.items():
             leader = self._core.view.leader_of(*partition)
             if leader is None:
-                errors[partition] = UnknownTopicOrPartitionError(f"{partition} has no leader, or does not exist")
+                errors[partition] = UnknownTopicOrPartitionError(self._why_unknown(partition))
             else:
                 by_node.setdefault(leader.id, {})[partition] = timestamp
         calls = {node_id: self._ask(node_id, parts) for node_id, parts in by_node.items()}

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from headrace.client.cluster.coordinator import NOT_THE_COORDINATOR
+from headrace.client.cluster.list_offsets import NOWHERE_S
 from headrace.client.consumer._coordinator import CoordinatorLink
 from headrace.client.consumer._heartbeats import GroupIdentity
 from headrace.client.consumer._subscription import Subscriptions
@@ -25,6 +26,7 @@ from headrace.errors import (
     RebalanceInProgressError,
     RetriableError,
     StaleMemberEpochError,
+    UnknownTopicOrPartitionError,
     UnstableOffsetCommitError,
     error_for,
 )
@@ -122,6 +124,7 @@ class OffsetCommits:
 
     def commit(self, offsets: Offsets) -> Flow[None]:
         """Commit, trying again what may pass; then every earlier asynchronous commit is done as well."""
+        nowhere_by = self._link.core.clock.monotonic() + NOWHERE_S
         while offsets:
             yield from self._link.find()
             self._send_queued()
@@ -137,8 +140,10 @@ class OffsetCommits:
                 self._on_commit(offsets)
                 self.commits += 1
                 break
-            if not isinstance(error, _PASSING):
+            is_nowhere = isinstance(error, UnknownTopicOrPartitionError)
+            if not isinstance(error, _PASSING) or (is_nowhere and self._link.core.clock.monotonic() >= nowhere_by):
                 raise error
+            self._link.core.retried = error
             log.info("a commit is tried again: %s", error)
             yield Pause(self._link.next_try())
         self._link.succeeded()

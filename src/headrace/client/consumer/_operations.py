@@ -29,6 +29,7 @@ class ConsumerOperation:
         self.core = core
         self._check_wakeup = check_wakeup
         self._begun = core.core.clock.monotonic()
+        core.core.retried = None
         self.limit(None, "this")
 
     def limit(self, timeout: float | None, what: str) -> None:
@@ -44,9 +45,7 @@ class ConsumerOperation:
         self._check_wakeup()
         left = self.deadline - now
         if left <= 0:
-            cause = self.core.core.trouble
-            why = f" Last: {cause}" if cause is not None else ""
-            raise RequestTimedOutError(f"{self._what} did not end within {self._seconds} s.{why}")
+            raise RequestTimedOutError(f"{self._what} did not end within {self._seconds} s.{self.core.core.why_late}")
         return left
 
 

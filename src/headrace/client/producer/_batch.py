@@ -11,7 +11,7 @@ from itertools import repeat
 from operator import itemgetter
 from typing import Any, cast, overload
 
-from headrace.client.producer._failures import Failures, Unheard, count_silent, is_silent
+from headrace.client.producer._failures import Unheard, UnheardFailures, count_silent, is_silent
 from headrace.client.producer._flushes import FlushWait
 from headrace.client.producer._unpacked import Unpacked
 from headrace.client.producer.delivery import (
@@ -80,6 +80,7 @@ class ProducerBatch:
         "is_closed",
         "is_done",
         "keys",
+        "last_error",
         "log_append_time_ms",
         "partition",
         "place",
@@ -134,6 +135,8 @@ class ProducerBatch:
         self.base_offset = -1
         self.log_append_time_ms = -1
         self.error: HeadraceError | None = None
+        self.last_error: HeadraceError | None = None
+        """Why it is sent again."""
         self.record_errors: dict[int, str | None] = {}
         self.unheard: Unheard | None = None
         """Set when it failed, and not every delivery has a callback that was called."""
@@ -244,6 +247,7 @@ class ProducerBatch:
             part.is_closed = True
             part.attempts = self.attempts
             part.unsent_attempts = self.unsent_attempts
+            part.last_error = self.last_error
             part.waiters = self.waiters
         return parts
 
@@ -369,9 +373,9 @@ class ProducerBatch:
                 interruption = ended
 
 
-def failures_of(sender: Any) -> Failures | None:
+def failures_of(sender: Any) -> UnheardFailures | None:
     """Where failures are counted; not in a transaction, whose end says that."""
-    failures: Failures | None = getattr(sender, "failures", None)
+    failures: UnheardFailures | None = getattr(sender, "failures", None)
     return None if getattr(sender, "is_transactional", False) else failures
 
 

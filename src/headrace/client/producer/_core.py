@@ -439,6 +439,7 @@ class ProducerCore:
         is_worth = is_left and self._is_worth_retrying(batch, error, answer, now)
         if not expired and is_worth:
             log.debug("sending %r again: %s", batch, error)
+            batch.last_error = error
             batch.record_errors = {}
             wait_ms = self.settings.retry_backoff.wait_ms(batch.attempts - 1, self.core.rng)
             batch.retry_at = now + wait_ms / 1000

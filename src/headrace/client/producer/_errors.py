@@ -43,9 +43,11 @@ def expired_error(batch: ProducerBatch, timeout_ms: int, core: ClientCore, has_i
     where = "its partition has no leader" if leader is None else f"its leader is {leader}"
     if not has_id:
         where = "the producer has no producer id yet"
+    trouble = core.trouble or batch.last_error
+    last = "; nothing is known to keep it" if trouble is None else f"; last: {trouble}"
     return DeliveryTimeoutError(
         f"{plural(batch.count, 'record')} for {batch.topic}-{batch.partition} not delivered within {timeout_ms} ms "
-        f"(delivery.timeout.ms) in {plural(batch.attempts, 'attempt')}; {where}; last trouble: {core.trouble or 'none'}"
+        f"(delivery.timeout.ms) in {plural(batch.attempts, 'attempt')}; {where}{last}"
     )
 
 

@@ -43,7 +43,7 @@ def count_silent(callbacks: Iterable[Any]) -> int:
     return sum(map(is_silent, callbacks))
 
 
-class Failures:
+class UnheardFailures:
     """Those of one producer. Several threads may use it."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
@@ -53,7 +53,7 @@ class Failures:
         self._since_flush = 0
         self._first_since_flush: HeadraceError | None = None
         self._rarely = Rarely(monotonic)
-        #: Failures of an earlier one were all heard of.
+        #: UnheardFailures of an earlier one were all heard of.
         self._era = 0
 
     def add(self, count: int, error: HeadraceError, where: str) -> Unheard:
@@ -105,7 +105,7 @@ class Failures:
         return None if first is None or not count else UndeliveredError(count, first)
 
 
-def tell_unheard(failures: Failures) -> None:
+def tell_unheard(failures: UnheardFailures) -> None:
     """At the end: raise for what nobody has heard of; or log it, where another error is on its way."""
     error = failures.hear_all()
     if error is None:
@@ -120,7 +120,7 @@ class Unheard:
 
     __slots__ = ("_failures", "count", "era", "error", "where")
 
-    def __init__(self, failures: Failures, count: int, error: HeadraceError, where: str, era: int) -> None:
+    def __init__(self, failures: UnheardFailures, count: int, error: HeadraceError, where: str, era: int) -> None:
         self._failures = failures
         self.count = count
         self.error = error
@@ -143,7 +143,7 @@ class FailedDeliveries:
 
     __slots__ = ("_count", "_failures", "_first")
 
-    def __init__(self, failures: Failures, count: int, first: HeadraceError | None) -> None:
+    def __init__(self, failures: UnheardFailures, count: int, first: HeadraceError | None) -> None:
         self._failures = failures
         self._count = count
         self._first = first

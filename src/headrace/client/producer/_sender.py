@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from headrace.client.errors import ClientClosedError
 from headrace.client.producer._core import ProducerCore
-from headrace.client.producer._failures import Failures
+from headrace.client.producer._failures import UnheardFailures
 from headrace.client.producer.config import ProducerSettings
 from headrace.client.producer.delivery import BatchDelivery, Delivery
 from headrace.runtime import Clock
@@ -76,7 +76,7 @@ class Sender(ABC):
         """Whether any record so far had a key; `may_have_extras`: a partition, timestamp or headers. The drain does not
         look for what was never given. Set before the record is appended, and never taken back."""
         self.may_have_extras = False
-        self.failures = Failures(clock.monotonic)
+        self.failures = UnheardFailures(clock.monotonic)
         self.is_transactional = settings.transactional_id is not None
 
     @abstractmethod

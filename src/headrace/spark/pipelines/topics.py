@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ from headrace.errors import TopicAlreadyExistsError
 from headrace.spark.cluster import Cluster
 from headrace.spark.pipelines.declaring import HERE, Option
 from headrace.spark.pipelines.running import kafka_config
+from headrace.words import did_you_mean
 
 
 def ensure_topics(
@@ -63,5 +63,4 @@ def _names(kafka: Mapping[str, Any]) -> set[str]:
 
 
 def _nearest(name: str, there: set[str]) -> str:
-    close = difflib.get_close_matches(name, there, 1)
-    return f"; did you mean {close[0]}?" if close else f"; make it with: headrace topic create {name}"
+    return did_you_mean(name, there) or f"; make it with: headrace topic create {name}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 import pytest
+from tests.log.making import append_one
 
 from headrace.errors import ErrorCode
 from headrace.log import LogConfig, LogDirectories
@@ -34,7 +35,7 @@ def fill(broker: SimulatedBroker) -> None:
         directories.open_logs(lambda topic: LogConfig())
         log = directories.create(TopicPartition(TOPIC, index), LogConfig(), TOPIC_ID)
         for number in range(3):
-            log.append(raw.batch([b"old %d" % number]), epoch)
+            append_one(log, raw.batch([b"old %d" % number]), epoch)
         directories.close()
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
+from tests.log.making import append_one
 from tests.waiting import becomes
 
 from headrace.broker.broker import Broker
@@ -107,7 +108,7 @@ def test_others_have_their_turn_while_many_segments_are_deleted() -> None:
 
         def fill(log: Log) -> None:
             for _ in range(100):
-                log.append(raw.batch([b"one"]), leader_epoch=0, now_ms=broker.runtime.clock.now_ms())
+                append_one(log, raw.batch([b"one"]), leader_epoch=0, now_ms=broker.runtime.clock.now_ms())
                 log.roll()
 
         await turns.change_log(fill)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.log.crashes import stored
-from tests.log.making import batch
+from tests.log.making import append_one, batch
 from tests.waiting import becomes
 
 from headrace.broker.broker import Broker
@@ -325,7 +325,7 @@ def test_a_data_directory_without_metadata_is_taken_over_whatever_interrupts_tha
         directories.open_logs(lambda topic: LogConfig())
         for topic, index, topic_id in (("t", 0, t), ("t", 1, t), ("t", 7, old), ("u", 0, u), ("z-is-a-copy", 0, t)):
             log = directories.create(TopicPartition(topic, index), LogConfig(), topic_id)
-            log.append(batch(b"v"), leader_epoch=4)
+            append_one(log, batch(b"v"), leader_epoch=4)
         directories.close()
         machine.host.disk.crash_after(operation)
         interrupted = False

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from headrace.broker.partitions import produce_at_once
-from headrace.broker.partitions.partition import Partition
 from headrace.broker.partitions.produce_at_once import TOGETHER_MAX
 from headrace.broker.requests.pipeline import RequestPipeline
 from headrace.error_codes import ErrorCode
@@ -18,7 +17,7 @@ from headrace.log.files import LogFile
 from headrace.net.frames import CHUNK_BYTES
 from headrace.protocol import codec
 from headrace.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
-from headrace.runtime import DiskError
+from headrace.runtime import BUSY, DiskError
 
 from . import raw
 from .played import Transport, World, run
@@ -33,20 +32,13 @@ Ends = list[Callable[[], None]]
 def writes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many batches were written with each call."""
     seen: list[int] = []
-    append_together, append_plain = Log.append_together, Log.append_plain
+    append = Log.append
 
-    def noting(self: Log, batches: Any, leader_epoch: int) -> Any:
+    def noting(self: Log, batches: Any, leader_epoch: int = -1, now_ms: int | None = None) -> Any:
         seen.append(len(batches))
-        return append_together(self, batches, leader_epoch)
+        return append(self, batches, leader_epoch, now_ms)
 
-    def noting_plain(self: Log, batches: Any, newest_ms: Any, leader_epoch: int) -> Any:
-        first = append_plain(self, batches, newest_ms, leader_epoch)
-        if first is not None:
-            seen.append(len(batches))
-        return first
-
-    monkeypatch.setattr(Log, "append_together", noting)
-    monkeypatch.setattr(Log, "append_plain", noting_plain)
+    monkeypatch.setattr(Log, "append", noting)
     return seen
 
 
@@ -205,25 +197,87 @@ def test_what_takes_long_to_look_at_goes_the_long_way(monkeypatch: pytest.Monkey
     run(main)
 
 
-@pytest.mark.parametrize("when", ["leads no more", "waits for its writer"])
-def test_a_partition_that_has_changed_within_the_turn_is_looked_at_again(
-    monkeypatch: pytest.MonkeyPatch, when: str, writes: list[int]
+def test_a_partition_that_is_led_by_another_within_the_turn_takes_nothing(
+    monkeypatch: pytest.MonkeyPatch, writes: list[int]
 ) -> None:
     def scenario(turn: Turn) -> None:
         turn.send(produce(raw.batch([b"a"])), produce(raw.batch([b"b"])))
         writes.clear()
         with monkeypatch.context() as patch:
-            patch.setattr(Partition, "takes_at_once", lambda self, acks: False)
-            if when == "leads no more":
-                patch.setattr(turn.world.broker.partition("t", 0), "_refusal", ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            patch.setattr(turn.world.broker.partition("t", 0), "_refusal", "others lead")
             answers = turn.end()
-        assert not writes, "nothing is appended together"
-        if when == "leads no more":
-            assert {outcome(answer)[0] for answer in answers} != {0}
-        else:
-            assert [outcome(answer) for answer in answers] == [(0, 2), (0, 3)]
+        assert not writes
+        assert {outcome(answer)[0] for answer in answers} == {ErrorCode.NOT_LEADER_OR_FOLLOWER}
 
     played(monkeypatch, scenario)
+
+
+def test_what_finds_its_disk_busy_is_written_together_and_answered_in_order(
+    monkeypatch: pytest.MonkeyPatch, writes: list[int]
+) -> None:
+    """The clients' buffers are filled again meanwhile."""
+
+    async def main(world: World) -> None:
+        world.send((produce(raw.batch([b"first"])), VERSION))
+        turn = Turn(world, monkeypatch)
+        turn.send(produce(raw.batch([b"a"])), produce(raw.batch([b"b"])), produce(b"no batch"))
+        writes.clear()
+        partition = world.broker.partition("t", 0)
+        with monkeypatch.context() as patch:
+            patch.setattr(type(partition.writer), "try_inline", lambda self, *work: BUSY)
+            answers = turn.end()
+        assert answers[:2] == [None, None]
+        assert outcome(answers[2])[0] == ErrorCode.INVALID_RECORD, "it has nothing to wait for"
+        world.connection, world.transport = turn.connections[0]
+        world.send((produce(raw.batch([b"c"])), VERSION))
+        await until(lambda: all(transport.written for _, transport in turn.connections))
+        assert writes[0] == 2
+        assert [outcome(turn.answer(transport)) for _, transport in turn.connections[:2]] == [(0, 2), (0, 3)]
+        for finish in turn.ends:
+            finish()
+        await until(lambda: partition.log.high_watermark == 5)
+        found = partition.log.locate(2, 1 << 20, limit=5, at_least_one=True)
+        values = [value for _, value in raw.values_of(found.file.read(found.position, found.length))]
+        assert values == [b"a", b"b", b"c"]
+        turn.lose()
+
+    run(main)
+
+
+def test_records_that_have_to_be_on_the_disk_share_one_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    syncs: list[int] = []
+    sync = Log.sync
+
+    def noting(self: Log, **options: Any) -> None:
+        syncs.append(self.end_offset)
+        sync(self, **options)
+
+    async def main(world: World) -> None:
+        world.send((produce(raw.batch([b"first"])), VERSION))
+        turn = Turn(world, monkeypatch)
+        partition = world.broker.partition("t", 0)
+        partition.reconfigure(replace(partition.log.config, flush_messages=1))
+        await until(lambda: partition.log.durable_end == partition.log.end_offset)
+        monkeypatch.setattr(Log, "sync", noting)
+        turn.send(*(produce(raw.batch([b"v"])) for _ in range(20)))
+        assert turn.end() == [None] * 20, "nothing is acknowledged before"
+        assert partition.log.high_watermark == 2
+        await until(lambda: all(transport.written for _, transport in turn.connections))
+        assert [outcome(turn.answer(transport)) for _, transport in turn.connections] == [
+            (0, offset) for offset in range(2, 22)
+        ]
+        assert syncs == [22]
+        turn.lose()
+
+    run(main)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    for _ in range(1_000):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it did not come to that")
 
 
 def test_a_disk_that_fails_is_told_to_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,7 +302,7 @@ def test_a_defect_costs_those_connections_and_no_other(
     def scenario(turn: Turn) -> None:
         turn.send(produce(raw.batch([b"a"])), produce(raw.batch([b"b"])))
         with monkeypatch.context() as patch:
-            patch.setattr(produce_at_once, "look_at", lambda *_: 1 // 0)
+            patch.setattr(Log, "check_each", lambda *_: 1 // 0)
             assert turn.end() == [None, None]
         assert [transport.closed for _, transport in turn.connections] == ["aborted", "aborted"]
         turn.connections.clear()
@@ -358,6 +412,7 @@ def test_what_is_known_of_a_client_does_not_outlive_its_partition_nor_its_rights
             answers = again(turn, produce(raw.batch([b"c"])), produce(raw.batch([b"d"])))
         assert len(asked) == 2
         assert [outcome(answer) for answer in answers] == [(0, 4), (0, 5)]
+        writes.clear()
         with monkeypatch.context() as patch:
             patch.setattr(broker.replicas, "partitions", {})
             answers = again(turn, produce(raw.batch([b"e"])), produce(raw.batch([b"f"])))

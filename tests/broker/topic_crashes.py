@@ -78,7 +78,7 @@ class Story:
     async def delete(self, name: str) -> None:
         self.pending = ("delete", self.topics[name], 0, b"")
         request = DeleteTopicsRequest(topics=[DeleteTopicState(name=name)], timeout_ms=1000)
-        answer = await self.broker.decide(self.broker.controller.delete_topics, request, 6)
+        answer = await self.broker.metadata.decide(self.broker.controller.delete_topics, request, 6)
         assert answer.responses[0].error_code == ErrorCode.NONE
         del self.topics[name]
         self.pending = None

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.log.compacting import COMPACT, Table, batches_of
+from tests.log.making import append_one
 
 from headrace.log import Log, LogConfig, Origin, compaction
 from headrace.records import Codec, build_batch, compress, walk
@@ -30,7 +31,7 @@ def log(tmp_path: Path) -> Iterator[Log]:
 
 def append(log: Log, batch: bytearray) -> None:
     """As a broker of another kind would have."""
-    log.append(batch, leader_epoch=0, origin=Origin.COORDINATOR, now_ms=NOW_MS)
+    append_one(log, batch, leader_epoch=0, origin=Origin.COORDINATOR, now_ms=NOW_MS)
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=lambda codec: codec.name.lower())

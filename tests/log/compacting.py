@@ -8,6 +8,8 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from tests.log.making import append_one
+
 from headrace.log import Caches, Log, LogConfig, Origin
 from headrace.log.cleaner import Cleaner, CleanReport
 from headrace.log.compaction_job import CleaningLimits
@@ -97,7 +99,7 @@ class Table:
         self.boot(clean=True)
 
     def append(self, batch: bytearray, origin: Origin = Origin.CLIENT) -> int:
-        appended = self.log.append(batch, leader_epoch=0, origin=origin, now_ms=self.clock.ms)
+        appended = append_one(self.log, batch, leader_epoch=0, origin=origin, now_ms=self.clock.ms)
         self.log.update_high_watermark(self.log.end_offset)
         return appended.base_offset
 

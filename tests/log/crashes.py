@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import random
 
+from tests.log.making import append_one
+
 from headrace.log import Caches, Log, LogConfig, Origin
 from headrace.records import BatchHeader, Codec, ControlType, build_batch, control_batch, split
 from headrace.records.batch import HEADER_BYTES
@@ -109,7 +111,7 @@ class World(Powered):
                 self.open_transactions.add(producer)
         # Before the append: a crash inside it may or may not leave the batch.
         self.batches.append(bytes(batch))
-        appended = self.log.append(batch, leader_epoch=0, now_ms=NOW_MS)
+        appended = append_one(self.log, batch, leader_epoch=0, now_ms=NOW_MS)
         self.batches[-1] = bytes(batch)
         if appended.sync_due:
             self.log.sync()
@@ -123,7 +125,7 @@ class World(Powered):
         kind = self.rng.choice([ControlType.COMMIT, ControlType.ABORT])
         marker = control_batch(kind, producer_id=producer, producer_epoch=0, coordinator_epoch=0, timestamp=NOW_MS)
         self.batches.append(bytes(marker))
-        self.log.append(marker, leader_epoch=0, origin=Origin.COORDINATOR, now_ms=NOW_MS)
+        append_one(self.log, marker, leader_epoch=0, origin=Origin.COORDINATOR, now_ms=NOW_MS)
         self.batches[-1] = bytes(marker)
 
     def _promise(self) -> None:

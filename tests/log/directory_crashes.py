@@ -11,6 +11,8 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from tests.log.making import append_copies
+
 from headrace.errors import HeadraceError
 from headrace.log import Log, LogConfig, LogCut, LogDirectories, LogFate, Move
 from headrace.records import ControlType, assign, build_batch, control_batch
@@ -183,7 +185,7 @@ class DirectoriesWorld(Powered):
             batches.append(bytes(batch))
             expected.course[offset] = batches[-1]
             offset = header_of(batches[-1]).next_offset
-        log.append_replica(b"".join(batches))
+        append_copies(log, b"".join(batches))
         # Where descriptors run short between two segments, the rest is left to the next answer of the leader.
         expected.course = {at: batch for at, batch in expected.course.items() if at < log.end_offset}
         log.update_high_watermark(log.end_offset)

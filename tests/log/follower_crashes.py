@@ -6,6 +6,8 @@ import contextlib
 import itertools
 import random
 
+from tests.log.making import append_copies
+
 from headrace.log import Caches, Log, LogConfig
 from headrace.records import (
     Batch,
@@ -103,7 +105,7 @@ class FollowerWorld(Powered):
             self.course[offset] = batch
             offset = header_of(batch).next_offset
             self.epoch += rng.random() < 0.1
-        log.append_replica(b"".join(batches))
+        append_copies(log, b"".join(batches))
         if rng.random() < 0.6:
             log.update_high_watermark(rng.randint(log.high_watermark, log.end_offset))
 

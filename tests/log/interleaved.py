@@ -15,13 +15,14 @@ import traceback
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
+from tests.log.making import append_one
+
 os.environ.setdefault("HEADRACE_CHECK_OWNERS", "1")  # when it is run as a command
 
 from headrace.broker.partitions.leadership import Isolation, Leadership
 from headrace.broker.partitions.partition import Partition
-from headrace.broker.partitions.produce_at_once import append_plain, append_together, look_at
 from headrace.errors import InvalidTxnStateError, NotLeaderOrFollowerError, OffsetOutOfRangeError
-from headrace.log import Appended, Caches, Log, LogConfig, Origin, Slice, WouldBlockError
+from headrace.log import Appended, Caches, Checked, Log, LogConfig, Origin, Outcome, Slice, WouldBlockError
 from headrace.log.cleaner import Cleaner
 from headrace.log.segment import OFFSET_INDEX, TIME_INDEX
 from headrace.log.transaction_index import AbortedTransaction
@@ -119,9 +120,9 @@ class World:
             self.outcomes[name.encode()] = commit
             value = self._value(name)
             batch = build_batch([(self.host.clock.now_ms(), b"key-0", value, [])], **_in_transaction(5, transaction))
-            appended = log.append(batch, leader_epoch=0)
+            appended = append_one(log, batch, leader_epoch=0)
             self.acknowledged[appended.base_offset] = self.values[appended.base_offset] = value
-            log.append(self._marker(5, commit), leader_epoch=0, origin=Origin.COORDINATOR)
+            append_one(log, self._marker(5, commit), leader_epoch=0, origin=Origin.COORDINATOR)
             if self.rng.random() < 0.7:
                 log.roll()
         log.close()
@@ -170,23 +171,23 @@ class World:
         self._was_acknowledged(values, appended.base_offset)
         return appended
 
-    def _append_together(self, several: list[list[bytes]]) -> bool:
-        """As a turn of the loop does with small requests; False where nobody would."""
-        if not self.partition.takes_at_once(-1):
-            return False
+    async def _append_together(self, several: list[list[bytes]]) -> None:
+        """As a turn of the loop does with small requests, the bytes of which are used for others afterwards."""
         now_ms = self.host.clock.now_ms()
         batches = [memoryview(build_batch([(now_ms, b"key-0", value, []) for value in values])) for values in several]
-        found = look_at(self.partition, batches, now_ms)
-        first = append_plain(self.partition, batches, found)
-        if first is not None:
-            assert isinstance(first, int), first
-            for offset, values in enumerate(several, first):
-                self._was_acknowledged(values, offset)
-            return True
-        for values, appended in zip(several, append_together(self.partition, batches, found), strict=True):
+
+        def ask() -> list[Outcome] | Awaitable[list[Outcome]]:
+            checked = self.log.check_each([memoryview(bytearray(batch)) for batch in batches])
+            good = [one for one in checked if isinstance(one, Checked)]
+            assert len(good) == len(batches)
+            outcomes = self.partition.append_all(good, are_borrowed=True)
+            for one in good:
+                one.view[:] = bytes(len(one.view))
+            return outcomes
+
+        for values, appended in zip(several, await self._accepted(ask), strict=True):
             assert isinstance(appended, Appended), appended
             self._was_acknowledged(values, appended.base_offset)
-        return True
 
     def _was_acknowledged(self, values: list[bytes], base_offset: int) -> None:
         for offset, value in enumerate(values, base_offset):
@@ -222,8 +223,8 @@ class World:
         for _ in range(self.rng.randint(2, 7)):
             if number == 1 and self.rng.random() < 0.3:
                 several = [[self._value("plain")] for _ in range(self.rng.randint(2, 9))]
-                if self._append_together(several):
-                    continue
+                await self._append_together(several)
+                continue
             under_way = []
             for _ in range(self.rng.choice([1, 1, 6]) if number == 1 else 1):
                 count = self.rng.randint(1, 3)

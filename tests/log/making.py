@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.log import Caches, Log, LogConfig
+from headrace.log import Appended, Caches, Checked, Log, LogConfig, Origin, Verification, as_far_as, only
 from headrace.records import Codec, ControlType, build_batch, control_batch
+from headrace.runtime import Buffer
 from headrace.runtime.simulated import Host, simulated_host
 from headrace.topics import TopicPartition
 
@@ -47,3 +48,27 @@ def marker(producer_id: int, *, commit: bool, epoch: int = 0, coordinator_epoch:
         coordinator_epoch=coordinator_epoch,
         timestamp=NOW_MS,
     )
+
+
+def append_one(
+    log: Log,
+    records: Buffer,
+    leader_epoch: int,
+    origin: Origin = Origin.CLIENT,
+    now_ms: int | None = None,
+    verification: Verification | None = None,
+    transaction_version: int = 0,
+    checked: Checked | None = None,
+) -> Appended:
+    """Append a leader's one batch; raises what is wrong."""
+    if checked is None:
+        checked = log.check(
+            records, origin, verification=verification, transaction_version=transaction_version, now_ms=now_ms
+        )
+    return only(log.append([checked], leader_epoch, now_ms))
+
+
+def append_copies(log: Log, records: Buffer) -> Appended:
+    """Append what a leader has sent; raises what is wrong."""
+    appended = as_far_as(log.append(log.copies(records)))
+    return appended or Appended(log.end_offset, log.end_offset - 1, -1, log.start_offset)

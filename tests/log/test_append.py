@@ -6,6 +6,7 @@ import struct
 from collections.abc import Callable
 
 import pytest
+from tests.log.making import append_one
 
 from headrace.errors import (
     CorruptMessageError,
@@ -23,7 +24,7 @@ from .making import NOW_MS, batch, make_host, marker, open_log
 
 
 def append(log: Log, records: bytes | bytearray, **options: object) -> Appended:
-    return log.append(records, leader_epoch=3, now_ms=NOW_MS, **options)  # type: ignore[arg-type]  # pass-through
+    return append_one(log, records, leader_epoch=3, now_ms=NOW_MS, **options)  # type: ignore[arg-type]  # pass-through
 
 
 def stored(log: Log) -> list[Batch]:

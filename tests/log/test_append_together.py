@@ -9,17 +9,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from tests.log.making import append_copies, append_one
 
 from headrace.errors import KafkaError, KafkaStorageError, OutOfOrderSequenceNumberError
 from headrace.log import (
     Appended,
-    Checked,
     Log,
     LogConfig,
     Origin,
-    Segment,
-    newest_without_producers,
-    plain_fields,
 )
 from headrace.log.files import LogFile
 from headrace.log.invariants import BrokenInvariantError
@@ -35,14 +32,14 @@ SEEDS = 60
 
 
 def append_together(log: Log, batches: Sequence[bytearray]) -> list[Appended | KafkaError | DiskError]:
-    return log.append_together([log.check(one) for one in batches], EPOCH)
+    return log.append([log.check(one) for one in batches], EPOCH)
 
 
 def append_each(log: Log, batches: Sequence[bytearray]) -> list[Appended | KafkaError | DiskError]:
     outcomes: list[Appended | KafkaError | DiskError] = []
     for one in batches:
         try:
-            outcomes.append(log.append(one, EPOCH))
+            outcomes.append(append_one(log, one, EPOCH))
         except KafkaError as error:
             outcomes.append(error)
     return outcomes
@@ -103,20 +100,6 @@ def test_the_same_as_one_by_one(seed: int) -> None:
     assert files_of(one) == files_of(other)
 
 
-def append_plain(log: Log, batches: Sequence[bytearray]) -> list[Any]:
-    """As `append_together`, where it can be without looking at each of them; otherwise as that."""
-    views = [memoryview(one) for one in batches]
-    found = [plain_fields(view, log.config, NOW_MS) for view in views]
-    newest_ms = newest_without_producers(found)
-    assert newest_ms is not None
-    before = [bytes(one) for one in batches]
-    first = log.append_plain(views, newest_ms, EPOCH)
-    if first is None:
-        assert before == batches, "nothing was done"
-        return append_together(log, batches)
-    return [Appended(offset, offset, -1, log.start_offset) for offset in range(first, first + len(batches))]
-
-
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_plain_records_without_producers_are_the_same_as_one_by_one(seed: int) -> None:
     rng = random.Random(seed)
@@ -130,14 +113,14 @@ def test_plain_records_without_producers_are_the_same_as_one_by_one(seed: int) -
     if rng.random() < 0.5:  # numbers of others stay what they are
         epoch = EPOCH - rng.randint(0, 1)
         for log in (one, other):
-            log.append(batch(b"open", producer=(7, 0, 0), transactional=True), epoch)
+            append_one(log, batch(b"open", producer=(7, 0, 0), transactional=True), epoch)
     for _ in range(rng.randint(1, 20)):
         batches = [
             batch(bytes(rng.choice([1, 40, 300])), timestamp=NOW_MS + rng.choice([0, 0, -7, 5, 2_000]))
             for _ in range(rng.randint(1, 12))
         ]
         copies = [bytearray(one_batch) for one_batch in batches]
-        assert told(append_plain(one, batches)) == told(append_each(other, copies))
+        assert told(append_together(one, batches)) == told(append_each(other, copies))
         assert one.view[2:7] == other.view[2:7]
         assert one.epochs.entries == other.epochs.entries
         assert one.producers.producers == other.producers.producers
@@ -151,63 +134,17 @@ def test_plain_records_without_producers_are_the_same_as_one_by_one(seed: int) -
     assert files_of(one) == files_of(other)
 
 
-def test_what_is_special_about_a_batch_is_not_taken_for_a_plain_record() -> None:
+def test_batches_of_an_epoch_that_falls_are_refused() -> None:
     log = open_log(make_host())
-    for one in (
-        batch(b"a", producer=(1, 0, 0)),
-        batch(b"a", b"b"),
-        batch(b"a", producer=(1, 0, 0), transactional=True),
-    ):
-        found = [plain_fields(memoryview(records), log.config, NOW_MS) for records in (batch(b"plain"), one)]
-        assert newest_without_producers(found) is None
-
-
-@pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO])
-def test_plain_records_that_cannot_be_written_are_in_no_log(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = open_log(make_host())
-    log.append(batch(b"first"), EPOCH)
-
-    def failing(self: LogFile, parts: object) -> int:
-        raise DiskError("append", self.path, number)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(LogFile, "append", failing)
-        with pytest.raises(DiskError):
-            append_plain(log, [batch(b"a"), batch(b"b")])
-    assert (log.end_offset, log.failure is None) == (1, number == errno.EMFILE)
-    if log.failure is None:
-        assert told(append_plain(log, [batch(b"a"), batch(b"b")])) == [(1, 1, -1, 0), (2, 2, -1, 0)]
-    else:
-        with pytest.raises(KafkaStorageError):
-            append_plain(log, [batch(b"a"), batch(b"b")])
-
-
-def test_plain_records_that_cannot_be_taken_in_are_seen_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    log = open_log(make_host())
-    log.append(batch(b"first"), EPOCH)
-
-    def failing(self: Segment, *args: Any) -> None:
-        raise MemoryError
-
-    monkeypatch.setattr(Segment, "note", failing)
-    with pytest.raises(KafkaStorageError):
-        append_plain(log, [batch(b"a"), batch(b"b")])
-    assert log.view.end_offset == 1, "the bytes are there, and no other batch may be given their offsets"
-    with pytest.raises(KafkaStorageError):
-        log.append(batch(b"next"), EPOCH)
-
-
-def test_plain_records_of_an_epoch_that_falls_are_refused() -> None:
-    log = open_log(make_host())
-    log.append(batch(b"first"), EPOCH + 1)
-    with pytest.raises(BrokenInvariantError):
-        append_plain(log, [batch(b"a"), batch(b"b")])
+    append_one(log, batch(b"first"), EPOCH + 1)
+    outcomes = append_together(log, [batch(b"a"), batch(b"b")])
+    assert [type(outcome) for outcome in outcomes] == [BrokenInvariantError] * 2
     assert log.end_offset == 1
 
 
 def test_many_batches_are_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
     log = open_log(make_host())
-    log.append(batch(b"first"), EPOCH)
+    append_one(log, batch(b"first"), EPOCH)
     written: list[int] = []
     write = LogFile.append
     monkeypatch.setattr(LogFile, "append", lambda self, parts: (written.append(len(parts)), write(self, parts))[1])
@@ -220,16 +157,16 @@ def test_many_batches_are_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_copies_of_a_leaders_batches_are_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
     leader, follower = open_log(make_host()), open_log(make_host())
     for number in range(10):
-        leader.append(batch(b"%d" % number, producer=(7, 0, number), transactional=number >= 5), EPOCH)
-    leader.append(marker(7, commit=False), EPOCH + 1, Origin.COORDINATOR)
+        append_one(leader, batch(b"%d" % number, producer=(7, 0, number), transactional=number >= 5), EPOCH)
+    append_one(leader, marker(7, commit=False), EPOCH + 1, Origin.COORDINATOR)
     found = leader.locate(0, 1 << 20, limit=11, at_least_one=True)
     records = found.file.read(found.position, found.length)
     first_bytes = len(batch(b"0", producer=(7, 0, 0)))
-    follower.append_replica(bytearray(records[:first_bytes]))
+    append_copies(follower, bytearray(records[:first_bytes]))
     written: list[int] = []
     write = LogFile.append
     monkeypatch.setattr(LogFile, "append", lambda self, parts: (written.append(len(parts)), write(self, parts))[1])
-    follower.append_replica(bytearray(records[first_bytes:]))
+    append_copies(follower, bytearray(records[first_bytes:]))
     assert written == [10]
     assert follower.view.end_offset == leader.view.end_offset == 11
     assert follower.epochs.entries == leader.epochs.entries
@@ -248,7 +185,7 @@ def replicas(count: int) -> list[bytearray]:
 def test_a_follower_outlasts_a_shortage_of_descriptors(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     log = open_log(make_host())
     first, second = replicas(2)
-    log.append_replica(first)
+    append_copies(log, first)
 
     def failing(self: LogFile, parts: Sequence[Buffer]) -> int:
         raise DiskError("open", self.path, number)
@@ -256,10 +193,10 @@ def test_a_follower_outlasts_a_shortage_of_descriptors(number: int, monkeypatch:
     with monkeypatch.context() as patch:
         patch.setattr(LogFile, "append", failing)
         with pytest.raises(DiskError):
-            log.append_replica(second)
+            append_copies(log, second)
     assert (log.end_offset, log.failure is None) == (1, number == errno.EMFILE)
     if log.failure is None:
-        assert log.append_replica(second).last_offset == 1
+        assert append_copies(log, second).last_offset == 1
         assert log.end_offset == 2
 
 
@@ -267,7 +204,7 @@ def test_what_a_follower_wrote_before_descriptors_were_short_counts(monkeypatch:
     """It is not told to the leader before it is as durable as the topic wants."""
     log = open_log(make_host(), LogConfig(segment_bytes=250, flush_messages=1))
     batches = replicas(5)
-    log.append_replica(batches[0])
+    append_copies(log, batches[0])
     log.sync()
     rolls = itertools.count(1)
     roll = LogFiles.roll
@@ -279,23 +216,23 @@ def test_what_a_follower_wrote_before_descriptors_were_short_counts(monkeypatch:
 
     with monkeypatch.context() as patch:
         patch.setattr(LogFiles, "roll", failing)
-        appended = log.append_replica(bytearray().join(batches[1:]))
+        appended = append_copies(log, bytearray().join(batches[1:]))
     assert log.failure is None
     assert 2 < log.end_offset < 5
     assert (appended.base_offset, appended.last_offset) == (1, log.end_offset - 1)
     assert appended.rolled
     assert appended.sync_due
     missing = batches[log.end_offset :]
-    assert log.append_replica(bytearray().join(missing)).last_offset == 4
+    assert append_copies(log, bytearray().join(missing)).last_offset == 4
     assert log.end_offset == 5
 
 
 def test_what_is_refused_does_not_hinder_the_others() -> None:
     log = open_log(make_host())
-    log.append(batch(b"a", producer=(1, 0, 0)), EPOCH)
+    append_one(log, batch(b"a", producer=(1, 0, 0)), EPOCH)
     again = batch(b"a", producer=(1, 0, 0))
     gap = batch(b"b", producer=(2, 0, 0))
-    log.append(gap, EPOCH)
+    append_one(log, gap, EPOCH)
     outcomes = append_together(
         log, [batch(b"x"), batch(b"c", producer=(2, 0, 5)), again, batch(b"b", producer=(1, 0, 1)), batch(b"y")]
     )
@@ -308,7 +245,7 @@ def test_what_is_refused_does_not_hinder_the_others() -> None:
 
 def test_a_disk_that_fails_is_told_to_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     log = open_log(make_host())
-    log.append(batch(b"first"), EPOCH)
+    append_one(log, batch(b"first"), EPOCH)
 
     def failing(self: LogFile, parts: object) -> int:
         raise DiskError("append", self.path, 5)
@@ -328,7 +265,7 @@ def test_a_disk_that_cannot_be_asked_how_old_the_segment_is_is_told_to_all(
     """Of a log that was opened again that has to be read."""
     host = make_host()
     log = open_log(host)
-    log.append(batch(b"first"), EPOCH)
+    append_one(log, batch(b"first"), EPOCH)
     log.close()
     log = open_log(host, clean=True)
 
@@ -347,7 +284,7 @@ def test_a_disk_that_cannot_be_asked_how_old_the_segment_is_is_told_to_all(
 
 def test_what_cannot_be_taken_in_is_seen_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     log = open_log(make_host())
-    log.append(batch(b"first"), EPOCH)
+    append_one(log, batch(b"first"), EPOCH)
     apply = LogProducers.apply_batch
 
     def failing_for_two(self: LogProducers, header: Any, *args: Any) -> None:
@@ -360,11 +297,25 @@ def test_what_cannot_be_taken_in_is_seen_by_nobody(monkeypatch: pytest.MonkeyPat
     assert [type(outcome) for outcome in outcomes] == [KafkaStorageError] * 3
     assert log.view.end_offset == 1, "the bytes are there, and no other batch may be given their offsets"
     with pytest.raises(KafkaStorageError):
-        log.append(batch(b"next"), EPOCH)
+        append_one(log, batch(b"next"), EPOCH)
 
 
 def test_none_at_all() -> None:
     log = open_log(make_host())
-    nothing: list[Checked] = []
-    assert log.append_together(nothing, EPOCH) == []
+    assert log.append([], EPOCH) == []
     assert log.end_offset == 0
+
+
+def test_nothing_of_copies_counts_where_the_disk_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = open_log(make_host(), LogConfig(segment_bytes=250))
+    write, writes = LogFile.append, itertools.count(1)
+
+    def failing(self: LogFile, parts: Sequence[Buffer]) -> int:
+        if next(writes) == 2:
+            raise DiskError("append", self.path, errno.EIO)
+        return write(self, parts)
+
+    monkeypatch.setattr(LogFile, "append", failing)
+    outcomes = log.append(log.copies(bytearray().join(replicas(5))))
+    assert [type(outcome) for outcome in outcomes] == [DiskError] * 5
+    assert log.failure is not None

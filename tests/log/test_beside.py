@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from tests.log.making import NOW_MS, PARTITION, batch, make_host, marker, open_log
+from tests.log.making import NOW_MS, PARTITION, append_one, batch, make_host, marker, open_log
 from tests.waiting import becomes
 
 from headrace.broker.partitions.leadership import Leadership
@@ -35,7 +35,7 @@ SMALL = LogConfig(segment_bytes=1_000, file_delete_delay_ms=0)
 
 
 def append(log: Log, records: bytearray | None = None, **options: Any) -> int:
-    return log.append(records or batch(b"x" * 300), leader_epoch=0, now_ms=NOW_MS, **options).base_offset
+    return append_one(log, records or batch(b"x" * 300), leader_epoch=0, now_ms=NOW_MS, **options).base_offset
 
 
 def open_transaction(log: Log, producer_id: int, sequence: int = 0) -> int:
@@ -475,10 +475,10 @@ def test_a_batch_without_proof_may_continue_a_transaction_but_not_open_one() -> 
     log = open_log(make_host())
     options = {"leader_epoch": 0, "now_ms": NOW_MS, "verification": UNVERIFIED}
     with pytest.raises(InvalidTxnStateError):
-        log.append(batch(b"v", producer=(7, 0, 0), transactional=True), **options)
+        append_one(log, batch(b"v", producer=(7, 0, 0), transactional=True), **options)
     open_transaction(log, 7)
-    log.append(batch(b"v", producer=(7, 0, 1), transactional=True), **options)
-    log.append(batch(b"v"), **options)
+    append_one(log, batch(b"v", producer=(7, 0, 1), transactional=True), **options)
+    append_one(log, batch(b"v"), **options)
     assert log.end_offset == 3
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import cast
 
 import pytest
+from tests.log.making import append_one
 
 from headrace.log import Log, LogConfig, LogCut, LogDirectories, checkpoints
 from headrace.log.directory import Directory
@@ -68,7 +69,7 @@ def with_a_synced_log(host: Host, config: LogConfig = CONFIG) -> tuple[LogDirect
     directories.open_logs(lambda topic: config)
     log = directories.create(CUT, config, None, path=PATH)
     for _ in range(20):
-        log.append(batch(), leader_epoch=0, now_ms=NOW_MS)
+        append_one(log, batch(), leader_epoch=0, now_ms=NOW_MS)
     log.sync()
     directories.checkpoint()
     return directories, log
@@ -132,7 +133,7 @@ def test_what_is_copied_in_the_place_of_deleted_records_is_not_deleted_by_a_cras
         log.start_at(10)
     directories.end_cut(cut)
     for _ in range(8):
-        log.append(batch(), leader_epoch=1, now_ms=NOW_MS)
+        append_one(log, batch(), leader_epoch=1, now_ms=NOW_MS)
     log.sync()
     host.kill(power_loss=True)
     host.restart()
@@ -164,7 +165,7 @@ def test_what_is_copied_after_a_cut_within_a_batch_is_not_taken_for_durable() ->
         directories.open_logs(lambda topic: CONFIG)
         log = directories.create(CUT, CONFIG, None)
         for _ in range(3):
-            log.append(batch(b"a", b"b", b"c"), leader_epoch=0, now_ms=NOW_MS)
+            append_one(log, batch(b"a", b"b", b"c"), leader_epoch=0, now_ms=NOW_MS)
         log.sync()
         directories.checkpoint()
         cut = LogCut(CUT, log.end_after_cut(7))
@@ -173,7 +174,7 @@ def test_what_is_copied_after_a_cut_within_a_batch_is_not_taken_for_durable() ->
         log.truncate_to(7)
         directories.end_cut(cut)
         for _ in range(20):
-            log.append(batch(b"d" * 90, b"e", b"f"), leader_epoch=1, now_ms=NOW_MS)
+            append_one(log, batch(b"d" * 90, b"e", b"f"), leader_epoch=1, now_ms=NOW_MS)
         host.kill(power_loss=True, model=CrashModel.HARSH)
         host.restart()
         again = LogDirectories.open(host.runtime, [PATH])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from tests.log.making import append_one
 
 from headrace.errors import OutOfOrderSequenceNumberError
 from headrace.log import LogConfig
@@ -159,8 +160,8 @@ def test_a_producers_last_batch_stays_though_all_its_records_go() -> None:
     for name in table.files(SNAPSHOT):
         table.host.disk.remove(f"{DIRECTORY}/{name}")
     table.boot()
-    again = table.log.append(
-        build_batch([(0, b"a", b"2", []), (0, b"a", b"3", [])], **producer, base_sequence=1), leader_epoch=0
+    again = append_one(
+        table.log, build_batch([(0, b"a", b"2", []), (0, b"a", b"3", [])], **producer, base_sequence=1), leader_epoch=0
     )
     assert (again.duplicate, again.base_offset, again.last_offset) == (True, 1, 2)
     with pytest.raises(OutOfOrderSequenceNumberError):
@@ -231,7 +232,7 @@ def test_uncommitted_records_are_not_compacted() -> None:
     table = Table()
     table.put((b"a", b"1"))
     table.log.roll()
-    table.log.append(build_batch([(0, b"a", b"2", [])]), leader_epoch=0)
+    append_one(table.log, build_batch([(0, b"a", b"2", [])]), leader_epoch=0)
     table.log.roll()
     assert table.log.high_watermark == 1
     candidate = cleanable(table.log, table.clock.ms, None)

@@ -9,6 +9,7 @@ import errno
 import logging
 
 import pytest
+from tests.log.making import append_one
 
 from headrace.log import Log, Move
 from headrace.log.checkpoints import CLEANER, read_offsets, write_offsets
@@ -201,7 +202,7 @@ def beside_another(table: Table) -> Log:
     other = Log.open(table.runtime, "/data/c-1", TopicPartition("c", 1), table.config)
     for n in range(20):
         batch = build_batch([(table.clock.ms, b"k%d" % (n % 3), b"x" * 100, [])])
-        other.append(batch, leader_epoch=0, now_ms=table.clock.ms)
+        append_one(other, batch, leader_epoch=0, now_ms=table.clock.ms)
     other.update_high_watermark(other.end_offset)
     other.roll()
     return other
@@ -239,7 +240,7 @@ def test_a_log_that_was_given_up_once_has_its_turn_though_another_is_always_due(
         in_turn.append(None if report is None else report.partition)
         for n in range(30):
             records = build_batch([(table.clock.ms, b"k%d" % (n % 3), b"x" * 100, [])])
-            other.append(records, leader_epoch=0, now_ms=table.clock.ms)
+            append_one(other, records, leader_epoch=0, now_ms=table.clock.ms)
         other.update_high_watermark(other.end_offset)
         other.roll()
     assert table.log.size_bytes < before, in_turn

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tests.log.making import append_one
 from tests.waiting import becomes, eventually
 
 from headrace.log import Log, LogConfig
@@ -34,7 +35,7 @@ def filled(runtime: Runtime, root: Path, batches: int = 40) -> Log:
     log = Log.open(runtime, str(root / "p-0"), PARTITION, CONFIG)
     for n in range(batches):
         records = [(0, b"k%d" % (m % 7), b"%d" % n * 10, []) for m in range(50)]
-        log.append(build_batch(records), leader_epoch=0, now_ms=1)
+        append_one(log, build_batch(records), leader_epoch=0, now_ms=1)
     log.roll()
     log.update_high_watermark(log.end_offset)
     return log
@@ -93,7 +94,7 @@ def test_one_process_does_many_jobs_and_is_replaced_when_it_is_old(tmp_path: Pat
         async with in_process(tmp_path, jobs_max=2) as (log, cleaner, compaction_worker):
             pids = []
             for n in range(3):
-                log.append(build_batch([(0, b"k0", b"%d" % n, [])]), leader_epoch=0, now_ms=1)
+                append_one(log, build_batch([(0, b"k0", b"%d" % n, [])]), leader_epoch=0, now_ms=1)
                 log.roll()
                 log.update_high_watermark(log.end_offset)
                 assert await cleaner.clean_once([log]) is not None

@@ -7,6 +7,7 @@ import errno
 import logging
 
 import pytest
+from tests.log.making import append_one
 
 from headrace.errors import KafkaStorageError
 from headrace.log import Log, LogConfig, Origin
@@ -56,7 +57,7 @@ def work(log: Log) -> int:
     promised = 0
     for number in range(12):
         records = batch(b"%d" % number * 50, producer=(7, 0, number))
-        log.append(records, leader_epoch=number // 6, now_ms=NOW_MS)
+        append_one(log, records, leader_epoch=number // 6, now_ms=NOW_MS)
         log.sync()
         promised = log.end_offset
     log.close()
@@ -93,7 +94,7 @@ def test_each_disk_error_fails_the_log_and_loses_nothing_that_was_synced(operati
         again = open_log(host, CONFIG)
         assert again.end_offset >= promised
         assert len(stored(again)) == again.end_offset
-        again.append(batch(producer=(7, 0, again.end_offset)), leader_epoch=5, now_ms=NOW_MS)
+        append_one(again, batch(producer=(7, 0, again.end_offset)), leader_epoch=5, now_ms=NOW_MS)
 
 
 def _work_until_error(log: Log) -> int:
@@ -101,7 +102,7 @@ def _work_until_error(log: Log) -> int:
     try:
         for number in range(12):
             records = batch(b"%d" % number * 50, producer=(7, 0, number))
-            log.append(records, leader_epoch=number // 6, now_ms=NOW_MS)
+            append_one(log, records, leader_epoch=number // 6, now_ms=NOW_MS)
             log.sync()
             promised = log.end_offset
         log.close()
@@ -114,7 +115,7 @@ def _check_failed(log: Log) -> None:
     if log.failure is None:
         return  # the operation came only while letting go
     with pytest.raises(KafkaStorageError):
-        log.append(batch(), leader_epoch=0, now_ms=NOW_MS)
+        append_one(log, batch(), leader_epoch=0, now_ms=NOW_MS)
     with pytest.raises(KafkaStorageError):
         log.sync()
     with pytest.raises(KafkaStorageError):
@@ -124,11 +125,11 @@ def _check_failed(log: Log) -> None:
 def test_a_full_disk_fails_the_log_and_leaves_what_was_there() -> None:
     host = make_host()
     log = open_log(host)
-    log.append(batch(b"x" * 100), leader_epoch=0, now_ms=NOW_MS)
+    append_one(log, batch(b"x" * 100), leader_epoch=0, now_ms=NOW_MS)
     log.sync()
     host.disk.fill(50)
     with pytest.raises(DiskError):
-        log.append(batch(b"x" * 100), leader_epoch=0, now_ms=NOW_MS)
+        append_one(log, batch(b"x" * 100), leader_epoch=0, now_ms=NOW_MS)
     host.kill(power_loss=True)
     host.restart()
     host.disk.fill(1 << 20)
@@ -156,7 +157,7 @@ def test_damaged_or_missing_side_files_are_made_again(suffix: str, change: bytes
     log = open_log(host, CONFIG)
     for number in range(30):
         records = batch(b"v" * 40, producer=(7, 0, number), timestamp=NOW_MS + number)
-        log.append(records, leader_epoch=number // 10, now_ms=NOW_MS)
+        append_one(log, records, leader_epoch=number // 10, now_ms=NOW_MS)
     log.close()
     for name in host.disk.listdir("/data/t-0"):
         if name.endswith(suffix):
@@ -180,8 +181,8 @@ def test_a_damaged_transaction_index_is_made_again_and_until_then_costs_its_read
     log = open_log(host, CONFIG)
     for number in range(10):
         records = batch(b"v" * 40, producer=(7, 0, number), transactional=True)
-        log.append(records, leader_epoch=0, now_ms=NOW_MS)
-        log.append(marker(7, commit=False), leader_epoch=0, origin=Origin.COORDINATOR, now_ms=NOW_MS)
+        append_one(log, records, leader_epoch=0, now_ms=NOW_MS)
+        append_one(log, marker(7, commit=False), leader_epoch=0, origin=Origin.COORDINATOR, now_ms=NOW_MS)
     log.close()
     log = open_log(host, CONFIG, clean=True)
     for name in host.disk.listdir("/data/t-0"):
@@ -209,8 +210,8 @@ def test_a_transaction_index_that_cannot_be_made_again_is_not_taken_for_one_that
     log = open_log(host, CONFIG)
     for number in range(15):
         records = batch(b"v" * 40, producer=(7, 0, number), transactional=True)
-        log.append(records, leader_epoch=0, now_ms=NOW_MS)
-        log.append(marker(7, commit=False), leader_epoch=0, origin=Origin.COORDINATOR, now_ms=NOW_MS)
+        append_one(log, records, leader_epoch=0, now_ms=NOW_MS)
+        append_one(log, marker(7, commit=False), leader_epoch=0, origin=Origin.COORDINATOR, now_ms=NOW_MS)
     log.close()
     segment = log.segments[place]
     position = [position for position, _ in log.segments[0].headers()][-1]
@@ -230,7 +231,7 @@ def test_a_torn_batch_is_cut_off_and_reported() -> None:
     host = make_host()
     log = open_log(host)
     for _ in range(3):
-        log.append(batch(b"v" * 40), leader_epoch=0, now_ms=NOW_MS)
+        append_one(log, batch(b"v" * 40), leader_epoch=0, now_ms=NOW_MS)
     path = log.active.file.path
     size = log.active.size
     file = host.disk.open(path)
@@ -247,7 +248,7 @@ def test_what_a_clean_stop_cannot_have_left_is_checked_in_spite_of_it() -> None:
     host = make_host()
     log = open_log(host)
     for _ in range(3):
-        log.append(batch(b"v" * 40), leader_epoch=0, now_ms=NOW_MS)
+        append_one(log, batch(b"v" * 40), leader_epoch=0, now_ms=NOW_MS)
     log.close()
     file = host.disk.open(log.active.file.path)
     file.truncate(log.active.size - 1)
@@ -262,7 +263,7 @@ def compacted_without(host: Host, lost: int) -> tuple[LogConfig, tuple[int, ...]
     config = LogConfig(segment_bytes=1000, compact=True)
     log = open_log(host, config)
     for number in range(30):
-        log.append(batch(b"v" * 40, key=b"%d" % number), leader_epoch=0, now_ms=NOW_MS)
+        append_one(log, batch(b"v" * 40, key=b"%d" % number), leader_epoch=0, now_ms=NOW_MS)
     file = host.disk.open(log.segments[lost].file.path)
     file.truncate(0)
     file.close()

@@ -8,9 +8,10 @@ import itertools
 from typing import Any
 
 import pytest
+from tests.log.making import append_copies, append_one
 
 from headrace.errors import CorruptMessageError, OffsetOutOfRangeError
-from headrace.log import Caches, Log, LogConfig, Origin, UnexpectedOffsetError
+from headrace.log import Appended, Caches, Log, LogConfig, Origin, UnexpectedOffsetError
 from headrace.log.log_files import LogFiles
 from headrace.log.segment import TXN_INDEX
 from headrace.records import assign, build_batch
@@ -26,7 +27,7 @@ DAY_MS = 86_400_000
 def fill(log: Log, count: int, *, step_ms: int = 0, epoch: int = 0) -> None:
     for number in range(count):
         timestamp = NOW_MS + number * step_ms
-        log.append(batch(b"x" * 30, timestamp=timestamp), leader_epoch=epoch, now_ms=max(NOW_MS, timestamp))
+        append_one(log, batch(b"x" * 30, timestamp=timestamp), leader_epoch=epoch, now_ms=max(NOW_MS, timestamp))
     log.update_high_watermark(log.end_offset)
 
 
@@ -80,7 +81,7 @@ def test_segments_older_than_retention_ms_go_and_an_active_one_too() -> None:
 def test_nothing_above_the_high_watermark_is_deleted() -> None:
     log = open_log(make_host(), LogConfig(segment_bytes=300, retention_ms=DAY_MS))
     for _ in range(10):
-        log.append(batch(b"x" * 30), leader_epoch=0, now_ms=NOW_MS)
+        append_one(log, batch(b"x" * 30), leader_epoch=0, now_ms=NOW_MS)
     log.update_high_watermark(4)
     log.apply_retention(NOW_MS + 2 * DAY_MS)
     assert log.start_offset == 3
@@ -108,7 +109,7 @@ def test_a_reader_of_a_deleted_segment_is_not_given_the_next_one_that_is_deleted
     for value in (b"y", b"z"):
         log.truncate_to(5)
         for _ in range(5):
-            log.append(batch(value * 30), leader_epoch=0, now_ms=NOW_MS)
+            append_one(log, batch(value * 30), leader_epoch=0, now_ms=NOW_MS)
         found.file.close()  # as the cache does when others need descriptors
         with contextlib.suppress(FileMissingError):
             assert found.file.read(found.position, found.length) == expected
@@ -135,8 +136,8 @@ def test_nor_while_a_segment_with_aborted_transactions_is_being_deleted_under_it
     fill(log, 1)
     log.roll()
     for sequence in range(4):
-        log.append(batch(b"x", producer=(7, 0, sequence), transactional=True), leader_epoch=0, now_ms=NOW_MS)
-        log.append(marker(7, commit=False), leader_epoch=0, origin=Origin.COORDINATOR, now_ms=NOW_MS)
+        append_one(log, batch(b"x", producer=(7, 0, sequence), transactional=True), leader_epoch=0, now_ms=NOW_MS)
+        append_one(log, marker(7, commit=False), leader_epoch=0, origin=Origin.COORDINATOR, now_ms=NOW_MS)
     assert found.view.bases[found.place] in bases(log)
     discard, looked = LogFiles.discard, 0
 
@@ -240,9 +241,9 @@ def test_a_segment_that_a_power_loss_brings_back_still_tells_what_was_aborted(bl
         host = make_host(seed)
         log = open_log(host, LogConfig(segment_bytes=500))
         for sequence in range(6):
-            log.append(batch(b"x", producer=(7, 0, sequence), transactional=True), leader_epoch=0, now_ms=NOW_MS)
-            log.append(marker(7, commit=False), leader_epoch=0, origin=Origin.COORDINATOR, now_ms=NOW_MS)
-            log.append(batch(b"y" * 30), leader_epoch=0, now_ms=NOW_MS)
+            append_one(log, batch(b"x", producer=(7, 0, sequence), transactional=True), leader_epoch=0, now_ms=NOW_MS)
+            append_one(log, marker(7, commit=False), leader_epoch=0, origin=Origin.COORDINATOR, now_ms=NOW_MS)
+            append_one(log, batch(b"y" * 30), leader_epoch=0, now_ms=NOW_MS)
         if is_damaged:
             log.close()
             log = open_log(host, log.config, clean=True)
@@ -266,7 +267,7 @@ def with_producers(log: Log) -> None:
     """Ten batches of one producer, in segments of three, and a snapshot with each."""
     for sequence in range(10):
         producer = (7, 0, sequence)
-        log.append(batch(b"x" * 30, producer=producer), leader_epoch=sequence // 5, now_ms=NOW_MS)
+        append_one(log, batch(b"x" * 30, producer=producer), leader_epoch=sequence // 5, now_ms=NOW_MS)
     log.update_high_watermark(2)
 
 
@@ -301,7 +302,7 @@ def test_a_cut_is_made_whole_or_not_at_all_where_descriptors_are_short(operation
             (log.start_at if cut_to == 100 else log.truncate_to)(cut_to)
         sequence = 0 if cut_to == 100 else cut_to
         # It goes on, with what it knows of its producer: now, after a power loss, and after a clean stop.
-        log.append(batch(b"y", producer=(7, 0, sequence)), leader_epoch=5, now_ms=NOW_MS)
+        append_one(log, batch(b"y", producer=(7, 0, sequence)), leader_epoch=5, now_ms=NOW_MS)
         after = stored(log)
         assert after[:-1] == expected
         host.kill(power_loss=True)
@@ -320,17 +321,17 @@ def test_a_followers_batches_keep_offsets_epochs_and_gaps() -> None:
     log = open_log(host, LogConfig(segment_bytes=200))
     first = build_batch([(NOW_MS, b"k", b"a", [])], base_offset=3, leader_epoch=1)
     second = build_batch([(NOW_MS, b"k", b"b" * 90, [])], base_offset=10, leader_epoch=4)
-    appended = log.append_replica(first + second + second[:20])
+    appended = append_copies(log, first + second + second[:20])
     assert (appended.base_offset, appended.last_offset, appended.leader_epoch_changed) == (3, 10, True)
     assert stored(log) == [bytes(first), bytes(second)]
     assert [tuple(entry) for entry in log.epochs.entries] == [(1, 3), (4, 10)]
     assert bases(log) == [0, 4]
     with pytest.raises(UnexpectedOffsetError):
-        log.append_replica(build_batch([(NOW_MS, b"k", b"a", [])], base_offset=10, leader_epoch=4))
+        append_copies(log, build_batch([(NOW_MS, b"k", b"a", [])], base_offset=10, leader_epoch=4))
     damaged = build_batch([(NOW_MS, b"k", b"a", [])], base_offset=11, leader_epoch=4)
     damaged[-1] ^= 1
     with pytest.raises(CorruptMessageError):
-        log.append_replica(damaged)
+        append_copies(log, damaged)
     assert log.end_offset == 11
 
 
@@ -367,11 +368,11 @@ def test_epochs_that_were_cut_off_do_not_come_back_with_a_crash(cut: int, epoch:
     host = make_host()
     log = open_log(host)
     for first, count, known in ((0, 2, 0), (2, 3, 1), (5, 2, 2)):
-        log.append_replica(copies(first, count, known))
+        append_copies(log, copies(first, count, known))
     log.sync()
     # Its next leader led before, in an epoch that got further there.
     log.truncate_to(cut)
-    log.append_replica(copies(log.end_offset, 6, epoch))
+    append_copies(log, copies(log.end_offset, 6, epoch))
     again = open_log(host, recovery_point=cut)
     assert again.end_offset == log.end_offset
     assert again.epochs.entries == log.epochs.entries
@@ -383,10 +384,10 @@ def test_an_epoch_that_began_elsewhere_before_a_log_was_begun_anew_does_not_come
     host = make_host()
     log = open_log(host)
     log.start_at(10)
-    log.append_replica(copies(10, 4, 2))
+    append_copies(log, copies(10, 4, 2))
     log.sync()
     log.start_at(4)
-    log.append_replica(copies(4, 8, 2))
+    append_copies(log, copies(4, 8, 2))
     again = open_log(host, recovery_point=4)
     assert again.epochs.entries == log.epochs.entries == [(2, 4)]
 
@@ -394,13 +395,13 @@ def test_an_epoch_that_began_elsewhere_before_a_log_was_begun_anew_does_not_come
 def test_an_epoch_that_would_begin_in_the_middle_of_a_batch_does_not_come_back_with_a_crash() -> None:
     host = make_host()
     log = open_log(host)
-    log.append_replica(copies(0, 3, 1))
+    append_copies(log, copies(0, 3, 1))
     log.begin_epoch(2)  # at offset 3, and nothing is written in it
     log.sync()
     log.truncate_to(2)
     large = batch(b"x", b"y", b"z")
     assign(large, 2, 1)
-    log.append_replica(large)
+    append_copies(log, large)
     again = open_log(host, recovery_point=2)
     assert again.epochs.entries == log.epochs.entries == [(1, 0)]
 
@@ -410,7 +411,7 @@ def test_what_producers_did_before_a_log_was_begun_anew_does_not_come_back_with_
     """Of a transaction the end of which is not in the log: nobody would end it again."""
     host = make_host()
     log = open_log(host)
-    log.append(batch(b"x", producer=(7, 0, 0), transactional=True), leader_epoch=0)
+    append_one(log, batch(b"x", producer=(7, 0, 0), transactional=True), leader_epoch=0)
     log.close()  # and keep what is known of producers
     snapshot = f"{DIRECTORY}/{1:020d}.snapshot"
     assert host.disk.exists(snapshot)
@@ -421,7 +422,7 @@ def test_what_producers_did_before_a_log_was_begun_anew_does_not_come_back_with_
         host.disk.open(f"{DIRECTORY}/{5:020d}.log", create=True).close()
     again = open_log(host)
     assert again.producers.producers == {}
-    again.update_high_watermark(again.append(batch(b"y"), leader_epoch=0).last_offset + 1)
+    again.update_high_watermark(append_one(again, batch(b"y"), leader_epoch=0).last_offset + 1)
     assert again.last_stable_offset == again.end_offset
     again.close()
     assert open_log(host, clean=True).producers.producers == {}
@@ -432,7 +433,7 @@ def in_batches(log: Log, *sizes: int, epoch: int) -> None:
     for size in sizes:
         one = batch(*[b"x" * 30] * size)
         assign(one, log.end_offset, epoch)
-        log.append_replica(one)
+        append_copies(log, one)
 
 
 @pytest.mark.parametrize("offset", [7, 8])
@@ -456,7 +457,7 @@ def test_a_log_that_is_cut_where_compaction_has_taken_records_ends_there() -> No
     in_batches(log, 3, epoch=0)
     later = batch(b"x", b"y")
     assign(later, 9, 0)
-    log.append_replica(later)
+    append_copies(log, later)
     assert [log.end_after_cut(offset) for offset in (3, 7, 9, 10, 11)] == [3, 7, 9, 9, 11]
     log.truncate_to(7)
     assert (log.end_offset, log.cut_to, log.locate(3, 100, limit=7, at_least_one=True).length) == (7, 7, 0)
@@ -483,7 +484,8 @@ def test_a_log_begins_with_a_batch_that_its_start_lies_in() -> None:
     log.start_at(4)
     records = batch(*[b"x"] * 5)
     assign(records, 2, 1)
-    appended = log.begin_with(records)
+    (appended,) = log.begin_with(records)
+    assert isinstance(appended, Appended)
     assert (appended.base_offset, appended.last_offset) == (2, 6)
     assert (log.start_offset, log.high_watermark, log.end_offset) == (4, 4, 7)
     assert log.epochs.entries == [(1, 4)]

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.log.making import append_one
 
 from headrace.errors import InvalidProducerEpochError, KafkaStorageError, LogDirNotFoundError
 from headrace.log import DirectoryMismatchError, Log, LogConfig, LogCut, LogDirectories, partition_metadata
@@ -45,7 +46,7 @@ def opened(host: Host, *paths: str, **options: object) -> LogDirectories:
 
 def fill(log: Log, count: int = 20, leader_epoch: int = 0) -> None:
     for number in range(count):
-        log.append(batch(b"%d" % number * 30), leader_epoch=leader_epoch, now_ms=NOW_MS)
+        append_one(log, batch(b"%d" % number * 30), leader_epoch=leader_epoch, now_ms=NOW_MS)
     log.update_high_watermark(log.end_offset)
 
 
@@ -163,7 +164,7 @@ def test_a_failing_disk_takes_only_its_own_partitions_offline(caplog: pytest.Log
     for partition, log in directories.logs.items():
         if partition in on_a:
             with pytest.raises(KafkaStorageError):
-                log.append(batch(), leader_epoch=0, now_ms=NOW_MS)
+                append_one(log, batch(), leader_epoch=0, now_ms=NOW_MS)
         else:
             fill(log)
     assert directories.online_paths == [B]
@@ -186,7 +187,7 @@ def test_a_log_that_went_out_of_service_alone_is_checked_at_the_next_start() -> 
     fill(broken, 2, leader_epoch=2)
     fill(other)
     with pytest.raises(BrokenInvariantError):
-        broken.append(batch(), leader_epoch=1, now_ms=NOW_MS)
+        append_one(broken, batch(), leader_epoch=1, now_ms=NOW_MS)
     place = directories.directory_of(broken)
     directories.close()
     assert not host.disk.exists(f"{place}/.kafka_cleanshutdown")
@@ -371,8 +372,8 @@ def test_a_moved_log_knows_of_transactions_whose_records_are_deleted(left: int) 
     host = make_host()
     directories = opened(host, producer_expiration_ms=2**62)
     log = directories.create(tp(0), CONFIG, TOPIC_ID, path=A)
-    log.append(batch(b"deleted", producer=(7, 3, 0), transactional=True), leader_epoch=0, now_ms=NOW_MS)
-    log.append(batch(b"deleted", producer=(8, 1, 0)), leader_epoch=0, now_ms=NOW_MS)
+    append_one(log, batch(b"deleted", producer=(7, 3, 0), transactional=True), leader_epoch=0, now_ms=NOW_MS)
+    append_one(log, batch(b"deleted", producer=(8, 1, 0)), leader_epoch=0, now_ms=NOW_MS)
     fill(log, left)
     log.delete_records(2)
     log.roll()
@@ -389,7 +390,7 @@ def test_a_moved_log_knows_of_transactions_whose_records_are_deleted(left: int) 
         assert moved.producers.ongoing == log.producers.ongoing == {0: 7}
         assert moved.last_stable_offset == log.last_stable_offset == log.start_offset
         with pytest.raises(InvalidProducerEpochError):
-            moved.append(batch(b"late", producer=(7, 2, 1), transactional=True), leader_epoch=0, now_ms=NOW_MS)
+            append_one(moved, batch(b"late", producer=(7, 2, 1), transactional=True), leader_epoch=0, now_ms=NOW_MS)
 
     check(moved)
     host.kill(power_loss=True)

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
+from tests.log.making import append_one
 
 from headrace.log import Log, LogConfig, LogDirectories, checkpoints, partition_metadata
 from headrace.runtime import Runtime
@@ -33,7 +34,7 @@ def opened(host: Host) -> LogDirectories:
 
 def write(log: Log, count: int = 3) -> None:
     for _ in range(count):
-        log.append(batch(b"value"), leader_epoch=0, now_ms=NOW_MS)
+        append_one(log, batch(b"value"), leader_epoch=0, now_ms=NOW_MS)
 
 
 def operations(host: Host, work: Callable[[], object]) -> Counter[tuple[str, str]]:

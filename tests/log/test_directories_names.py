@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable
 
 import pytest
+from tests.log.making import append_one
 
 from headrace.errors import HeadraceError, KafkaStorageError
 from headrace.log import DirectoryMismatchError, FateOf, Log, LogConfig, LogCut, LogDirectories, LogFate, checkpoints
@@ -48,7 +49,7 @@ def fates(known: dict[bytes, LogFate]) -> FateOf:
 
 def fill(log: Log, count: int, size: int = 30) -> None:
     for number in range(count):
-        log.append(batch(b"%d" % number * size), leader_epoch=0, now_ms=NOW_MS)
+        append_one(log, batch(b"%d" % number * size), leader_epoch=0, now_ms=NOW_MS)
     log.update_high_watermark(log.end_offset)
 
 

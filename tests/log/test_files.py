@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from tests.log.making import append_one
 
 from headrace.log import Caches, Log, LogConfig
 from headrace.log.files import FileCache, LogFile
@@ -103,7 +104,7 @@ def test_readers_and_a_writer_and_syncs_side_by_side(tmp_path: Path, runtime: Ru
     for thread in threads:
         thread.start()
     for number in range(400):
-        log.append(batch(b"%d" % number), leader_epoch=number // 100, now_ms=NOW_MS)
+        append_one(log, batch(b"%d" % number), leader_epoch=number // 100, now_ms=NOW_MS)
     done.set()
     for thread in threads:
         thread.join(30)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 import pytest
+from tests.log.making import append_one
 
 from headrace.errors import KafkaStorageError
 from headrace.log import LogConfig, LogDirectories, LogFate
@@ -104,7 +105,7 @@ def test_deleting_a_log_leaves_what_else_is_in_its_directory(caplog: pytest.LogC
     host = make_host()
     directories = opened(host)
     log = directories.create(APP, LogConfig(), TOPIC_ID)
-    log.append(batch(), leader_epoch=0, now_ms=NOW_MS)
+    append_one(log, batch(), leader_epoch=0, now_ms=NOW_MS)
     host.disk.replace_file(f"{A}/app-1/notes", b"mine")
     directories.delete(APP)
     assert directories.clean_up(NOW_MS * 2) == 1

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.log.making import append_copies, append_one
 
 from headrace.broker.partitions.leadership import Leadership
 from headrace.broker.partitions.partition import Partition
@@ -35,7 +36,7 @@ def filled(host: Host, **options: Any) -> Log:
     """Offsets 0 to 3, a batch each, in two segments."""
     log = open_log(host, **options)
     for number in range(4):
-        log.append(batch(b"v%d" % number), EPOCH, now_ms=NOW_MS)
+        append_one(log, batch(b"v%d" % number), EPOCH, now_ms=NOW_MS)
         if number == 1:
             log.roll()
     log.update_high_watermark(4)
@@ -55,7 +56,7 @@ def check_refused(host: Host, log: Log, break_it: Callable[[Log], object], match
     assert log.failure is refused.value
     assert log.view is view
     with pytest.raises(KafkaStorageError, match="offline"):
-        log.append(batch(b"more"), EPOCH)
+        append_one(log, batch(b"more"), EPOCH)
     with pytest.raises(KafkaStorageError, match="offline"):
         log.locate(0, 1000, limit=4, at_least_one=True)
     log.close()
@@ -63,7 +64,7 @@ def check_refused(host: Host, log: Log, break_it: Callable[[Log], object], match
     assert content(again)[:1] == before[:1]
     assert b"".join(content(again)) == b"".join(before)
     assert (again.start_offset, again.end_offset, again.leader_epoch) == (0, 4, EPOCH)
-    again.append(batch(b"more"), EPOCH)
+    append_one(again, batch(b"more"), EPOCH)
     again.close()
 
 
@@ -71,7 +72,7 @@ def test_an_epoch_that_falls_is_not_appended() -> None:
     host = make_host()
     told: list[object] = []
     log = filled(host, on_failure=lambda log, error: told.append(error))
-    check_refused(host, log, lambda log: log.append(batch(), EPOCH - 1), "leader epoch 2, but the log has 3")
+    check_refused(host, log, lambda log: append_one(log, batch(), EPOCH - 1), "leader epoch 2, but the log has 3")
     assert told == [log.failure]
 
 
@@ -79,7 +80,7 @@ def test_an_epoch_that_falls_is_not_appended_together_either() -> None:
     host = make_host()
 
     def together(log: Log) -> None:
-        (outcome,) = log.append_together([log.check(batch())], EPOCH - 1)
+        (outcome,) = log.append([log.check(batch())], EPOCH - 1)
         assert isinstance(outcome, BrokenInvariantError)
         raise outcome
 
@@ -88,7 +89,7 @@ def test_an_epoch_that_falls_is_not_appended_together_either() -> None:
 
 def test_no_epoch_at_all_may_be_appended() -> None:
     log = filled(make_host())
-    assert log.append(batch(), -1).base_offset == 4
+    assert append_one(log, batch(), -1).base_offset == 4
     assert log.leader_epoch == EPOCH
 
 
@@ -99,9 +100,9 @@ def test_a_leaders_epochs_that_fall_are_not_copied() -> None:
     assign(first, 4, EPOCH + 2)
     assign(second, 5, EPOCH + 1)
     with pytest.raises(CorruptMessageError, match="offset 5 of leader epoch 4, but this log has 5"):
-        log.append_replica(first + second)
+        append_copies(log, first + second)
     assert content(log) == before
-    assert log.append_replica(first).last_offset == 4  # what is wrong is the leader's, not this log's
+    assert append_copies(log, first).last_offset == 4  # what is wrong is the leader's, not this log's
 
 
 @pytest.mark.parametrize("offset", [0, 3])
@@ -112,7 +113,8 @@ def test_a_batch_that_does_not_follow_is_not_written(offset: int) -> None:
         data = batch()
         assign(data, offset, EPOCH)
         run = BatchRun(offset, NO_ROOM)
-        run.add(data, AppendedBatch(Batch(data).header(), offset, len(data), NOW_MS, EPOCH, None))
+        run.end_offset = offset + 1
+        run.add(data, AppendedBatch(Batch(data).header(), offset, len(data), NOW_MS, EPOCH, None), len(data))
         log._append_run(run)
 
     check_refused(host, filled(host), write, f"a batch has offset {offset}, but the log ends at 4")
@@ -123,14 +125,14 @@ def test_a_batch_that_ends_before_it_begins_is_not_written() -> None:
     log = filled(host)
     checked = log.check(batch())
     wrong = checked._replace(header=checked.header._replace(last_offset_delta=-1))
-    check_refused(host, log, lambda log: log.append(wrong.view, EPOCH, checked=wrong), "from 4 on ends at 4")
+    check_refused(host, log, lambda log: append_one(log, wrong.view, EPOCH, checked=wrong), "from 4 on ends at 4")
 
 
 def test_nothing_is_written_behind_bytes_that_readers_do_not_know() -> None:
     host = make_host()
     log = filled(host)
     log.active.size += 1
-    check_refused(host, log, lambda log: log.append(batch(), EPOCH), "bytes are noted, but readers are told of")
+    check_refused(host, log, lambda log: append_one(log, batch(), EPOCH), "bytes are noted, but readers are told of")
 
 
 def test_nothing_is_written_at_an_offset_that_producers_have_had() -> None:
@@ -138,7 +140,7 @@ def test_nothing_is_written_at_an_offset_that_producers_have_had() -> None:
     host = make_host()
     log = filled(host)
     log.producers.end_offset += 1
-    check_refused(host, log, lambda log: log.append(batch(), EPOCH), "known up to 5, but readers are told of 4")
+    check_refused(host, log, lambda log: append_one(log, batch(), EPOCH), "known up to 5, but readers are told of 4")
 
 
 @pytest.mark.parametrize(
@@ -203,12 +205,12 @@ def test_a_reader_that_finds_overwritten_what_was_cut_off_beside_it_asks_again(m
     host = make_host()
     log = open_log(host)
     for _ in range(6):
-        log.append(batch(b"v"), EPOCH, now_ms=NOW_MS)
+        append_one(log, batch(b"v"), EPOCH, now_ms=NOW_MS)
     log.close()
     log = open_log(host, clean=True)
     # Where these are is known. The ones before are looked for on disk.
     for _ in range(4):
-        log.append(batch(b"v"), EPOCH, now_ms=NOW_MS)
+        append_one(log, batch(b"v"), EPOCH, now_ms=NOW_MS)
     log.update_high_watermark(7)
     plain, cuts = Segment.translate, [2]
 
@@ -216,7 +218,7 @@ def test_a_reader_that_finds_overwritten_what_was_cut_off_beside_it_asks_again(m
         if cuts:
             log.truncate_to(cuts.pop())
             for _ in range(8):
-                log.append(batch(b"w" * 109), EPOCH + 1, now_ms=NOW_MS)
+                append_one(log, batch(b"w" * 109), EPOCH + 1, now_ms=NOW_MS)
         return plain(self, offset, size, nowait=nowait)
 
     monkeypatch.setattr(Segment, "translate", translate)
@@ -270,14 +272,14 @@ def test_a_log_that_contradicts_itself_leaves_its_directory_in_service() -> None
     )
     directories.open_logs(lambda topic: LogConfig())
     first, second = (directories.create(TopicPartition("t", number), LogConfig(), None) for number in range(2))
-    first.append(batch(), 5)
-    second.append(batch(), 5)
+    append_one(first, batch(), 5)
+    append_one(second, batch(), 5)
     with pytest.raises(BrokenInvariantError):
-        first.append(batch(), 4)
+        append_one(first, batch(), 4)
     first_size = first.active.file.size()
     directories.checkpoint()
     assert offline == []
-    assert second.append(batch(), 5).base_offset == 1
+    assert append_one(second, batch(), 5).base_offset == 1
     assert second.failure is None
     assert first.active.file.size() == first_size
     directories.close()
@@ -327,10 +329,13 @@ def opened():
 def one():
     return build_batch([(1, b"k", b"v", [])])
 
+def refused(outcomes):
+    raise outcomes[0]
+
 log = opened()
-log.append(one(), 5)
+log.append([log.check(one())], 5)
 print("appended" if not CHECK_OWNERS else "switched on")
-for change in (lambda log: log.append(one(), 4), lambda log: log._publish(end_offset=0)):
+for change in (lambda log: refused(log.append([log.check(one())], 4)), lambda log: log._publish(end_offset=0)):
     try:
         change(log)
     except BrokenInvariantError:

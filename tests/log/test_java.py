@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from bench.peers import kafka_libs, why_no_kafka
+from tests.log.making import append_one
 
 from headrace.log import Log, LogConfig, Origin
 from headrace.records import Codec, build_batch
@@ -44,12 +45,14 @@ def written(tmp_path_factory: pytest.TempPathFactory, runtime: Runtime) -> Path:
         codec = list(Codec)[number % 5]
         rows = [(NOW_MS + number * 10 + at, b"key-%d" % at, b"value %d " % number * 20, []) for at in range(4)]
         epoch = number // 40
-        log.append(build_batch(rows, codec=codec), leader_epoch=epoch, now_ms=NOW_MS)
-        log.append(batch(b"idempotent", producer=(9, 0, number)), leader_epoch=epoch, now_ms=NOW_MS)
+        append_one(log, build_batch(rows, codec=codec), leader_epoch=epoch, now_ms=NOW_MS)
+        append_one(log, batch(b"idempotent", producer=(9, 0, number)), leader_epoch=epoch, now_ms=NOW_MS)
         transactional = batch(b"transactional", producer=(10, 0, number), transactional=True)
-        log.append(transactional, leader_epoch=epoch, now_ms=NOW_MS)
+        append_one(log, transactional, leader_epoch=epoch, now_ms=NOW_MS)
         if number % 7 == 6:
-            log.append(marker(10, commit=number % 2 == 0), leader_epoch=epoch, origin=Origin.COORDINATOR, now_ms=NOW_MS)
+            append_one(
+                log, marker(10, commit=number % 2 == 0), leader_epoch=epoch, origin=Origin.COORDINATOR, now_ms=NOW_MS
+            )
     log.close()
     assert len(log.segments) > 3
     return directory

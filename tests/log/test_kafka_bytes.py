@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+from tests.log.making import append_copies
 
 from headrace.log import Log, LogConfig, snapshots
 from headrace.records import Batch, split
@@ -37,7 +38,7 @@ def rewrite(runtime: Runtime, golden: Path, target: Path) -> None:
             epoch = batch.leader_epoch
             log.close()
             log = open_it()
-        log.append_replica(batch.buffer)
+        append_copies(log, batch.buffer)
     log.close()
 
 

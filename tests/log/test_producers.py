@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 
 import pytest
+from tests.log.making import append_copies, append_one
 
 from headrace.errors import (
     InvalidProducerEpochError,
@@ -26,12 +27,12 @@ def send(log: Log, producer_id: int, epoch: int, sequence: int, count: int = 1, 
     values = [b"v"] * count
     transactional = bool(options.pop("transactional", False))
     records = batch(*values, producer=(producer_id, epoch, sequence), transactional=transactional)
-    return log.append(records, leader_epoch=0, now_ms=NOW_MS, **options)  # type: ignore[arg-type]  # pass-through
+    return append_one(log, records, leader_epoch=0, now_ms=NOW_MS, **options)  # type: ignore[arg-type]  # pass-through
 
 
 def end(log: Log, producer_id: int, *, commit: bool, epoch: int = 0, coordinator_epoch: int = 0) -> Appended:
     records = marker(producer_id, commit=commit, epoch=epoch, coordinator_epoch=coordinator_epoch)
-    return log.append(records, leader_epoch=0, origin=Origin.COORDINATOR, now_ms=NOW_MS)
+    return append_one(log, records, leader_epoch=0, origin=Origin.COORDINATOR, now_ms=NOW_MS)
 
 
 def test_sequences_in_order_are_accepted_and_a_gap_is_not() -> None:
@@ -185,7 +186,7 @@ def test_idle_producers_are_forgotten_but_not_in_a_transaction() -> None:
 
 def test_the_stable_offset_waits_for_the_first_open_transaction_and_for_its_marker_to_be_committed() -> None:
     log = open_log(make_host())
-    log.append(batch(), leader_epoch=0, now_ms=NOW_MS)
+    append_one(log, batch(), leader_epoch=0, now_ms=NOW_MS)
     send(log, 1, 0, 0, transactional=True)
     send(log, 2, 0, 0, transactional=True)
     log.update_high_watermark(3)
@@ -273,7 +274,7 @@ def test_a_follower_that_leads_knows_which_transaction_a_batch_is_of() -> None:
     with_an_aborted_transaction(leader)
     send(leader, 1, 0, 5, transactional=True)
     found = leader.locate(0, 1 << 20, limit=leader.end_offset, at_least_one=True)
-    follower.append_replica(found.file.read(found.position, found.length))
+    append_copies(follower, found.file.read(found.position, found.length))
     with pytest.raises(UnknownProducerIdError):
         send(follower, 1, 0, 4, transactional=True)
     assert send(follower, 1, 0, 5, transactional=True).duplicate
@@ -305,7 +306,7 @@ def test_a_marker_with_a_higher_epoch_begins_it() -> None:
 
 def end_of_version_2(log: Log, producer_id: int, epoch: int) -> Appended:
     records = marker(producer_id, commit=True, epoch=epoch)
-    return log.append(records, leader_epoch=0, origin=Origin.COORDINATOR, now_ms=NOW_MS, transaction_version=2)
+    return append_one(log, records, leader_epoch=0, origin=Origin.COORDINATOR, now_ms=NOW_MS, transaction_version=2)
 
 
 def test_a_late_end_of_the_newer_protocol_does_not_end_the_next_transaction() -> None:

@@ -8,7 +8,7 @@ from headrace.errors import OffsetOutOfRangeError
 from headrace.log import Caches, Log, LogConfig, Slice, WouldBlockError
 from headrace.records import split
 
-from .making import NOW_MS, batch, make_host, open_log
+from .making import NOW_MS, append_one, batch, make_host, open_log
 
 CONFIG = LogConfig(segment_bytes=2000, index_interval_bytes=300)
 BATCHES = 40
@@ -21,7 +21,7 @@ def log(request: pytest.FixtureRequest) -> Log:
     made = open_log(host, CONFIG)
     for number in range(BATCHES):
         values = [b"%d" % number * 20] * PER_BATCH
-        made.append(batch(*values, timestamp=NOW_MS + number), leader_epoch=0, now_ms=NOW_MS)
+        append_one(made, batch(*values, timestamp=NOW_MS + number), leader_epoch=0, now_ms=NOW_MS)
     if request.param != "as written":
         made.close()
         caches = Caches(host.disk, open_files_max=1, index_bytes_max=1) if "few" in request.param else None
@@ -91,7 +91,7 @@ def test_without_waiting_the_answer_is_the_same_or_would_block(log: Log) -> None
 def test_reading_what_was_just_written_needs_no_disk() -> None:
     host = make_host()
     made = open_log(host)
-    made.append(batch(b"a"), leader_epoch=0, now_ms=NOW_MS)
+    append_one(made, batch(b"a"), leader_epoch=0, now_ms=NOW_MS)
     operations = host.disk.trace.count
     made.locate(0, 1 << 20, limit=1, at_least_one=True, nowait=True)
     assert host.disk.trace.count == operations
@@ -102,7 +102,7 @@ def test_descriptors_and_loaded_indexes_are_bounded() -> None:
     caches = Caches(host.disk, open_files_max=2, index_bytes_max=600)
     made = open_log(host, CONFIG, caches=caches)
     for number in range(200):
-        made.append(batch(b"%d" % number * 20), leader_epoch=0, now_ms=NOW_MS)
+        append_one(made, batch(b"%d" % number * 20), leader_epoch=0, now_ms=NOW_MS)
     assert len(made.segments) > 5
     for offset in (*range(200), *range(199, 0, -3)):
         assert offsets_in(made.locate(offset, 1, limit=200, at_least_one=True)) == [(offset, offset)]

@@ -282,7 +282,7 @@ class Broker:
             self._to_close += [self.replicas.close, self.metadata.close, self.replication.close]
             self._to_close.append(self._directory_reports.close)
             self.answers = Answers(self.cluster.image, self.cluster_id)
-            self.turn_appends = TurnAppends(self.runtime.clock.now_ms, self.cluster, self.replicas)
+            self.turn_appends = TurnAppends(self.cluster, self.replicas)
             self.leaders = Leaders(self.cluster, self.replicas, self.answers)
             check_rights(self.pipeline, self.cluster)
             self.pipeline.access.audit = AuditLog(self.runtime.clock)

@@ -4,7 +4,7 @@ One writer changes a log, whichever thread that is at the moment; everyone else 
 published in one assignment. Who owns what is said in `LogState`, and checked by `ownership.py` in tests.
 """
 
-from headrace.log.appended import Appended, UnexpectedOffsetError
+from headrace.log.appended import Appended, Outcome, UnexpectedOffsetError, as_far_as, only
 from headrace.log.config import TOPIC_CONFIGS, LogConfig
 from headrace.log.directories import LogDirectories
 from headrace.log.directory import LogCut
@@ -21,12 +21,8 @@ from headrace.log.segment import Caches, Segment
 from headrace.log.transaction_index import AbortedTransaction
 from headrace.log.validation import (
     Checked,
-    PlainFields,
     RecordsRejectedError,
     TakesLongError,
-    newest_without_producers,
-    plain_checked,
-    plain_fields,
 )
 
 __all__ = [
@@ -48,7 +44,7 @@ __all__ = [
     "LogInfo",
     "Move",
     "Origin",
-    "PlainFields",
+    "Outcome",
     "RecordsRejectedError",
     "RecoveryReport",
     "Segment",
@@ -58,7 +54,6 @@ __all__ = [
     "UnexpectedOffsetError",
     "Verification",
     "WouldBlockError",
-    "newest_without_producers",
-    "plain_checked",
-    "plain_fields",
+    "as_far_as",
+    "only",
 ]

@@ -11,7 +11,7 @@ from headrace.errors import (
     KafkaStorageError,
     RecordListTooLargeError,
 )
-from headrace.log.appended import Appended, UnexpectedOffsetError
+from headrace.log.appended import Appended, Outcome, UnexpectedOffsetError
 from headrace.log.config import LogConfig
 from headrace.log.invariants import append_fault
 from headrace.log.leader_epochs import LeaderEpochs
@@ -22,7 +22,7 @@ from headrace.log.runs import NO_ROOM, AppendedBatch, BatchRun
 from headrace.log.scanning import check_whole
 from headrace.log.segment import indexed_timestamp
 from headrace.log.state import LogState
-from headrace.log.validation import Checked, read_marker, validate, writable
+from headrace.log.validation import Checked, plain_record, read_marker, validate, writable
 from headrace.log.view import View
 from headrace.records import Batch, BatchHeader, CorruptBatchError, assign, split
 from headrace.records.batch import CONTROL_BIT, PREFIX_BYTES, TRANSACTIONAL_BIT, pack_place
@@ -41,41 +41,78 @@ class AppendableLog(LogState):
     _rng: random.Random
     config: LogConfig
 
-    def check(self, records: Buffer, origin: Origin = Origin.CLIENT, *, short: bool = False) -> Checked:
-        """See `validate`: a batch that `append` need not check again. It touches nothing of the log."""
-        return validate(writable(records), self.config, origin, self.partition, self._clock.now_ms(), short=short)
-
-    @by_writer
-    def append(
+    def check(
         self,
         records: Buffer,
-        leader_epoch: int,
         origin: Origin = Origin.CLIENT,
-        now_ms: int | None = None,
+        *,
+        short: bool = False,
         verification: Verification | None = None,
         transaction_version: int = 0,
-        checked: Checked | None = None,
-    ) -> Appended:
-        """Append a leader's one batch: check it, give it offsets and epoch in place, write it.
+        now_ms: int | None = None,
+    ) -> Checked:
+        """What `append` takes, of a leader's one batch: see `validate`. It touches nothing of the log.
 
-        `checked` is what `check` has said of it, `transaction_version` that of the transaction which a marker ends.
-        Pass a bytearray, or a view of one: its bytes are patched, not copied. Raises a KafkaError when the batch is
-        refused and a DiskError when the disk fails; then nothing of it is readable, now or after a restart.
+        Pass a bytearray, or a view of one: its bytes are patched, not copied.
         """
-        if self.failure is not None:
-            raise self._failed()
         if now_ms is None:
             now_ms = self._clock.now_ms()
+        checked = validate(writable(records), self.config, origin, self.partition, now_ms, short=short)
+        if checked.header.attributes & _WITH_TRANSACTIONS:
+            return checked._replace(verification=verification, transaction_version=transaction_version)
+        return checked
+
+    def check_each(self, batches: Sequence[memoryview]) -> list[Checked | Exception]:
+        """As `check`, of small clients' batches, none in a transaction: what is raised of each is given instead."""
+        now_ms, config = self._clock.now_ms(), self.config
+        takes_as_is = config.takes_as_is
+        found: list[Checked | Exception] = []
+        for records in batches:
+            checked: Checked | Exception | None = plain_record(records, config, now_ms) if takes_as_is else None
+            if checked is None:
+                try:
+                    checked = self.check(records, short=True, verification=UNVERIFIED)
+                except Exception as error:  # noqa: BLE001 - also a defect: the others are none the worse for it
+                    checked = error
+            found.append(checked)
+        return found
+
+    @by_writer
+    def append(self, batches: Sequence[Checked], leader_epoch: int = -1, now_ms: int | None = None) -> list[Outcome]:
+        """Append batches in their order, with as few writes as can be; for each what became of it.
+
+        A leader's get their offsets and epoch here, and one that is refused does not hinder the others. Copies
+        (`copies`) have theirs: the first that cannot be written ends it. Nothing of a batch that failed is readable,
+        now or after a restart.
+        """
+        if self.failure is not None:
+            return [self._failed() for _ in batches]
+        if now_ms is None:
+            now_ms = self._clock.now_ms()
+        if len(batches) == 1 and batches[0].origin is not Origin.REPLICATION:
+            return [self._append_alone(batches[0], leader_epoch, now_ms)]
+        if batches and batches[0].origin is Origin.REPLICATION:
+            return self._append_copies(batches, now_ms)
+        return self._append_together(batches, leader_epoch, now_ms)
+
+    def _append_alone(self, checked: Checked, leader_epoch: int, now_ms: int) -> Outcome:
+        try:
+            return self._append_one(checked, leader_epoch, now_ms)
+        except (KafkaError, DiskError) as error:
+            return error
+
+    def _append_one(self, checked: Checked, leader_epoch: int, now_ms: int) -> Appended:
+        """Raises a KafkaError when the batch is refused and a DiskError when the disk fails."""
+        if self.failure is not None:
+            raise self._failed()
         config, producers = self.config, self.producers
-        if checked is None:
-            checked = validate(writable(records), config, origin, self.partition, now_ms)
-        header = checked.header
+        data, header, max_timestamp_ms, append_time_ms, origin, verification, transaction_version = checked
         view, active = self.view, self.files.active
         base_offset = view.end_offset
         marker = None
         if header.producer_id >= 0:
             if header.is_control:
-                marker = read_marker(Batch(checked.view))
+                marker = read_marker(Batch(data))
                 if marker is not None:
                     producers.check_marker(header, marker, base_offset, transaction_version)
             else:
@@ -84,14 +121,13 @@ class AppendableLog(LogState):
                     if duplicate is not None:
                         return duplicate
                 producers.check(header, origin, base_offset, verification)
-        data = checked.view
         size = len(data)
         if size > config.segment_bytes:
             raise RecordListTooLargeError(
                 f"{self.partition}: a batch of {size} bytes does not fit a segment ({config.segment_bytes} bytes)"
             )
         last_offset = base_offset + header.last_offset_delta
-        max_timestamp_ms, flush_messages = checked.max_timestamp_ms, config.flush_messages
+        flush_messages = config.flush_messages
         written: AppendedBatch = _new_tuple(
             AppendedBatch, (header, base_offset, size, max_timestamp_ms, leader_epoch, marker)
         )
@@ -119,7 +155,7 @@ class AppendableLog(LogState):
             (
                 base_offset,
                 last_offset,
-                checked.append_time_ms,
+                append_time_ms,
                 self.view.start_offset,
                 False,
                 new_epoch,
@@ -145,32 +181,28 @@ class AppendableLog(LogState):
         producers.check_duplicate(header, found)
         return Appended(found.first_offset, found.last_offset, found.timestamp_ms, self.view.start_offset, True)
 
-    @by_writer
-    def append_together(self, batches: Sequence[Checked], leader_epoch: int) -> list[Appended | KafkaError | DiskError]:
-        """As `append`, of a batch each of several clients, none in a transaction: as few writes as can be.
-
-        For each what became of it: one that is refused does not hinder the others.
-        """
-        now_ms, config, producers = self._clock.now_ms(), self.config, self.producers
+    def _append_together(self, batches: Sequence[Checked], leader_epoch: int, now_ms: int) -> list[Outcome]:
+        config, producers = self.config, self.producers
         start_offset, known_epoch = self.view.start_offset, self.view.epochs.latest
-        synced_to = self.recovery_point  # for all: a sync beside this may raise it, and then one more is harmless
-        outcomes: list[Appended | KafkaError | DiskError] = []
+        # The first that has to be synced; a sync beside this may raise it, and then one more is harmless.
+        due_from = self.recovery_point + config.flush_messages - 1
+        outcomes: list[Outcome] = []
         run = self._new_run_together(now_ms)
         for checked in batches:
-            header, data = checked.header, checked.view
-            base_offset, size = run.end_offset, len(data)
+            data, header, max_timestamp_ms, append_time_ms, _, _, _ = checked
+            base_offset, size, producer_id = run.end_offset, len(data), header.producer_id
             last_offset = base_offset + header.last_offset_delta
             if (
-                header.producer_id in run.producers
-                or header.attributes & _WITH_TRANSACTIONS
-                or not run.has_room(size, last_offset, checked.max_timestamp_ms)
+                header.attributes & _WITH_TRANSACTIONS
+                or (producer_id >= 0 and producer_id in run.producers)
+                or not run.has_room(size, last_offset, max_timestamp_ms)
             ):
                 # It needs more than room behind the others: it is written when they are.
                 self._write_run(run, outcomes)
                 outcomes.append(self._append_alone(checked, leader_epoch, now_ms))
                 run = self._new_run_together(now_ms)
                 continue
-            if header.producer_id >= 0:
+            if producer_id >= 0:
                 try:
                     duplicate = self._duplicate_of(header)
                     if duplicate is None:
@@ -181,19 +213,27 @@ class AppendableLog(LogState):
                 if duplicate is not None:
                     outcomes.append(duplicate)
                     continue
-                run.producers.add(header.producer_id)
-            assign(data, base_offset, leader_epoch)
+                run.producers.add(producer_id)
+            pack_place(data, 0, base_offset, size - PREFIX_BYTES, leader_epoch)
             run.places.append(len(outcomes))
             run.add(
-                data,
-                _new_tuple(AppendedBatch, (header, base_offset, size, checked.max_timestamp_ms, leader_epoch, None)),
+                data, _new_tuple(AppendedBatch, (header, base_offset, size, max_timestamp_ms, leader_epoch, None)), size
             )
-            new_epoch = len(run) == 1 and leader_epoch != known_epoch
-            sync_due = last_offset + 1 - synced_to >= config.flush_messages
+            run.end_offset = last_offset + 1
+            new_epoch = len(run.batches) == 1 and leader_epoch != known_epoch
             outcomes.append(
                 _new_tuple(
                     Appended,
-                    (base_offset, last_offset, checked.append_time_ms, start_offset, False, new_epoch, sync_due, False),
+                    (
+                        base_offset,
+                        last_offset,
+                        append_time_ms,
+                        start_offset,
+                        False,
+                        new_epoch,
+                        last_offset >= due_from,
+                        False,
+                    ),
                 )
             )
         self._write_run(run, outcomes)
@@ -209,13 +249,7 @@ class AppendableLog(LogState):
         except DiskError:
             return BatchRun(self.view.end_offset, NO_ROOM)
 
-    def _append_alone(self, checked: Checked, leader_epoch: int, now_ms: int) -> Appended | KafkaError | DiskError:
-        try:
-            return self.append(checked.view, leader_epoch, Origin.CLIENT, now_ms, UNVERIFIED, 0, checked)
-        except (KafkaError, DiskError) as error:
-            return error
-
-    def _write_run(self, run: BatchRun, outcomes: list[Appended | KafkaError | DiskError]) -> None:
+    def _write_run(self, run: BatchRun, outcomes: list[Outcome]) -> None:
         """Write what was planned, and where that fails say so in the places of all of it."""
         if not run.batches:
             return
@@ -306,53 +340,9 @@ class AppendableLog(LogState):
             ),
         )
 
-    @by_writer
-    def append_plain(self, batches: Sequence[memoryview], newest_ms: Sequence[int], leader_epoch: int) -> int | None:
-        """As `append_together`, of what most small clients send: see `newest_without_producers`, which gives the times.
-
-        Nothing has to be known of each but its size and its time, so nothing else is made of it. The offset of the
-        first, which the others follow one by one; None, having done nothing, where they need more than room behind the
-        log's end. Raises as `append` does.
-        """
-        try:
-            room = self.files.active.room(self._clock.now_ms(), self.config)
-        except DiskError:
-            return None  # each is told so for itself
-        first, sizes = self.view.end_offset, list(map(len, batches))
-        end_offset = first + len(sizes)
-        if (
-            len(sizes) > room.batches
-            or sum(sizes) > room.nbytes
-            or end_offset - 1 > room.last_offset
-            or max(newest_ms) > room.timestamp_ms
-        ):
-            return None
-        for offset, data, size in zip(range(first, end_offset), batches, sizes):
-            pack_place(data, 0, offset, size - PREFIX_BYTES, leader_epoch)
-        self._write_parts(batches, first, leader_epoch, end_offset)
-        try:
-            view = self.view
-            epochs = view.epochs
-            if leader_epoch != epochs.latest and leader_epoch >= 0:
-                epochs = epochs.copy()
-                epochs.assign(leader_epoch, first)
-            note, interval_bytes = self.files.active.note, self.config.index_interval_bytes
-            for offset, size, timestamp_ms in zip(range(first, end_offset), sizes, newest_ms):
-                note(size, offset, timestamp_ms, interval_bytes)
-            self._grow(end_offset, view.undecided, view.ended, epochs)
-        except BaseException as error:  # as in `_note`: the bytes are there
-            raise self._lost_track(error) from error
-        return first
-
-    @by_writer
-    def append_replica(self, records: Buffer) -> Appended:
-        """Append a follower's batches as the leader made them, offsets and epochs too. A cut last one is dropped.
-
-        Where descriptors run short on the way, the first of them are in the log, as the result says; with none, the
-        DiskError is raised, and the log is as it was.
-        """
-        if self.failure is not None:
-            raise self._failed()
+    def copies(self, records: Buffer) -> list[Checked]:
+        """A leader's batches as it made them, offsets and epochs too, which follow what is here: to be appended in the
+        same turn of the writer. A cut last one is dropped. Raises a KafkaError, and then nothing may be appended."""
         try:
             batches = list(split(records if type(records) is memoryview else memoryview(records)))
             headers = [check_whole(batch) for batch in batches]
@@ -370,28 +360,10 @@ class AppendableLog(LogState):
                     f"{header.leader_epoch}, but this log has {epoch} already"
                 )
             expected, epoch = header.next_offset, max(header.leader_epoch, epoch)
-        if not headers:
-            return Appended(self.end_offset, self.end_offset - 1, -1, self.start_offset)
-        before, end_offset, active = self.epochs.latest, self.end_offset, self.active
-        try:
-            self._append_copies(batches, headers, self._clock.now_ms())
-        except DiskError as error:
-            if not self._survives(error):
-                self._fail(error)
-                raise
-            if self.end_offset == end_offset:
-                raise
-            # What came before it is in the log. The rest is sent again, since the next fetch begins at the log's end.
-        return Appended(
-            headers[0].base_offset,
-            self.end_offset - 1,
-            -1,
-            self.start_offset,
-            False,
-            self.epochs.latest != before,
-            self.end_offset - self.recovery_point >= self.config.flush_messages,
-            self.active is not active,
-        )
+        return [
+            _new_tuple(Checked, (batch.buffer, header, indexed_timestamp(header), -1, Origin.REPLICATION, None, 0))
+            for batch, header in zip(batches, headers)
+        ]
 
     @by_writer
     def skip_to(self, offset: int) -> None:
@@ -402,23 +374,63 @@ class AppendableLog(LogState):
         if offset > view.end_offset:
             self._grow(offset, view.undecided, view.ended, view.epochs)
 
-    def _append_copies(self, batches: Sequence[Batch], headers: Sequence[BatchHeader], now_ms: int) -> None:
-        """Write a leader's batches with as few calls as can be."""
-        config = self.config
+    def _append_copies(self, batches: Sequence[Checked], now_ms: int) -> list[Outcome]:
+        """What comes behind one that cannot be written is not written either: it would leave a gap."""
+        outcomes: list[Outcome] = []
+        try:
+            self._write_copies(batches, now_ms, outcomes)
+        except (KafkaError, DiskError) as error:
+            if isinstance(error, DiskError) and not self._survives(error):
+                self._fail(error)
+                outcomes.clear()  # nothing of this log counts any more
+            outcomes += [error] * (len(batches) - len(outcomes))
+        return outcomes
+
+    def _write_copies(self, batches: Sequence[Checked], now_ms: int, outcomes: list[Outcome]) -> None:
+        config, end_offset, epoch = self.config, self.view.end_offset, self.view.epochs.latest
         run = self._new_run(now_ms)
-        for batch, header in zip(batches, headers):
-            data, last_offset, newest_ms = batch.buffer, header.last_offset, header.max_timestamp
-            size = len(data)
-            if run and not run.has_room(size, last_offset, newest_ms):
-                self._append_run(run)
-                run = self._new_run(now_ms)
-            if not run and self.active.full_for(size, last_offset, newest_ms, now_ms, config):
+        rolled = False
+        for checked in batches:
+            data, header = checked.view, checked.header
+            # An older header may have been changed since, by compaction: room is looked for by what it says.
+            last_offset, newest_ms, size = header.last_offset, header.max_timestamp, len(data)
+            if run.batches and not run.has_room(size, last_offset, newest_ms):
+                self._take_copies(run, outcomes, rolled, epoch)
+                run, rolled, epoch = self._new_run(now_ms), False, self.view.epochs.latest
+            if not run.batches and self.active.full_for(size, last_offset, newest_ms, now_ms, config):
                 self._roll(now_ms)
-                run = self._new_run(now_ms)
-            marker = read_marker(batch) if header.is_control and header.producer_id >= 0 else None
-            timestamp_ms = indexed_timestamp(header)
-            run.add(data, AppendedBatch(header, header.base_offset, size, timestamp_ms, header.leader_epoch, marker))
+                run, rolled = self._new_run(now_ms), True
+            marker = read_marker(Batch(data)) if header.is_control and header.producer_id >= 0 else None
+            run.add(
+                data,
+                AppendedBatch(header, header.base_offset, size, checked.max_timestamp_ms, header.leader_epoch, marker),
+                size,
+            )
+            run.end_offset = end_offset = header.next_offset
+        if run.batches:
+            self._take_copies(run, outcomes, rolled, epoch)
+        assert self.view.end_offset == end_offset
+
+    def _take_copies(self, run: BatchRun, outcomes: list[Outcome], rolled: bool, epoch: int) -> None:
         self._append_run(run)
+        due_from = self.recovery_point + self.config.flush_messages - 1
+        for one in run.batches:
+            last_offset = one.header.last_offset
+            is_new = one.leader_epoch > epoch
+            epoch = max(one.leader_epoch, epoch)
+            outcomes.append(
+                Appended(
+                    one.base_offset,
+                    last_offset,
+                    -1,
+                    self.start_offset,
+                    False,
+                    is_new,
+                    last_offset >= due_from,
+                    rolled,
+                )
+            )
+            rolled = False
 
     def _roll(self, now_ms: int) -> None:
         # At the log's end also where a compacted leader's batch leaves a gap: segments then follow one another.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from headrace.errors import KafkaStorageError, OffsetOutOfRangeError
 from headrace.log import partition_metadata, reading, retention
-from headrace.log.appended import Appended
+from headrace.log.appended import Outcome
 from headrace.log.appending import AppendableLog
 from headrace.log.config import LogConfig
 from headrace.log.invariants import SPAN_BYTES, BrokenInvariantError, read_fault, read_span, view_fault
@@ -336,18 +336,18 @@ class Log(AppendableLog):
         )
 
     @by_writer
-    def begin_with(self, records: Buffer) -> Appended:
-        """As `append_replica`, to a log without records, also where the first batch begins before the log's start.
+    def begin_with(self, records: Buffer) -> list[Outcome]:
+        """Append copies to a log without records, also where the first batch begins before the log's start.
 
         What is before that was deleted where they come from, and it is so here.
         """
         start_offset, first_offset = self.view.start_offset, int.from_bytes(records[:8], "big")
         if first_offset >= start_offset:
-            return self.append_replica(records)
+            return self.append(self.copies(records))
         self.start_at(first_offset)
-        appended = self.append_replica(records)
+        outcomes = self.append(self.copies(records))
         self._advance_start(min(start_offset, self.view.end_offset))
-        return appended
+        return outcomes
 
     def _producers_at(self, offset: int, segments: Sequence[Segment]) -> LogProducers:
         """What is known of producers where the log ends at `offset`, with these segments."""

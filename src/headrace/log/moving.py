@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from headrace.errors import OffsetOutOfRangeError
+from headrace.log.appended import as_far_as
 from headrace.log.log import Log
 from headrace.records import valid_bytes
 from headrace.runtime import FileMissingError
@@ -66,7 +67,7 @@ class Move:
         if first_offset < future.end_offset == future.start_offset:
             # After DeleteRecords the first batch may begin before the log's start: the copy then begins with it.
             self._begin_at(first_offset)
-        future.append_replica(data)
+        as_far_as(future.append(future.copies(data)))
 
     def _begin_at(self, offset: int) -> None:
         """Copy from there on. What producers did before that is not in what is copied, and has to be known as well: an

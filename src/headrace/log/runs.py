@@ -47,9 +47,6 @@ class BatchRun:
         self.nbytes = 0
         self.end_offset = end_offset
 
-    def __len__(self) -> int:
-        return len(self.batches)
-
     def has_room(self, nbytes: int, last_offset: int, max_timestamp_ms: int) -> bool:
         """Whether a batch may be written with these, behind them; where that cannot be told, it may not."""
         batches_max, nbytes_max, offset_max, timestamp_max_ms = self._room
@@ -60,8 +57,8 @@ class BatchRun:
             and max_timestamp_ms <= timestamp_max_ms
         )
 
-    def add(self, part: Buffer, written: AppendedBatch) -> None:
+    def add(self, part: Buffer, written: AppendedBatch, nbytes: int) -> None:
+        """`end_offset` is for the caller to say."""
         self.parts.append(part)
         self.batches.append(written)
-        self.nbytes += written.size
-        self.end_offset = written.base_offset + written.header.last_offset_delta + 1
+        self.nbytes += nbytes

@@ -11,8 +11,7 @@ has no bound on what a batch grows to; here it is RECORDS_MAX records, and `unpa
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from crc32c import crc32c
 
@@ -26,7 +25,7 @@ from headrace.errors import (
     UnsupportedCompressionTypeError,
 )
 from headrace.log.config import LogConfig
-from headrace.log.producer_state import EndMarker, Origin
+from headrace.log.producer_state import EndMarker, Origin, Verification
 from headrace.records import (
     DEFAULT_LIMIT_BYTES,
     Batch,
@@ -93,11 +92,8 @@ _ERRORS_SHOWN_MAX = 3
 # A batch's header and what begins its first record: `plain_record` looks at both at once.
 _PLAIN = struct.Struct(HEADER.format + "6B")
 _unpack_plain = _PLAIN.unpack_from
-#: The header of a batch that is a `plain_record`, and what begins its record.
-PlainFields: TypeAlias = tuple[int, ...]
 _PLAIN_BYTES_MIN = HEADER_BYTES + 1 + MIN_BODY_BYTES
 _HEADER_FIELDS = len(BatchHeader._fields)
-_NEWEST, _PRODUCER = BatchHeader._fields.index("max_timestamp"), BatchHeader._fields.index("producer_id")
 _new_tuple = tuple.__new__
 _CLIENT = Origin.CLIENT
 
@@ -136,6 +132,11 @@ class Checked(NamedTuple):
     header: BatchHeader
     max_timestamp_ms: int
     append_time_ms: int
+    origin: Origin = Origin.CLIENT
+    verification: Verification | None = None
+    """Of what is written in a transaction: it is refused unless that is open, or this is the guard to open it with."""
+    transaction_version: int = 0
+    """That of the transaction which a marker ends."""
 
 
 def writable(records: Buffer) -> memoryview:
@@ -194,35 +195,13 @@ def validate(
         header = Batch(view).header()
     if config.timestamp_type is TimestampType.LOG_APPEND_TIME:
         set_max_timestamp(view, 1, now_ms)
-        return Checked(view, header, now_ms, now_ms)
+        return Checked(view, header, now_ms, now_ms, origin)
     if max_timestamp_ms != header.max_timestamp or attributes & LOG_APPEND_TIME_BIT:
         set_max_timestamp(view, 0, max_timestamp_ms)
-    return Checked(view, header, max_timestamp_ms, _NO_TIMESTAMP)
+    return Checked(view, header, max_timestamp_ms, _NO_TIMESTAMP, origin)
 
 
 def plain_record(view: memoryview, config: LogConfig, now_ms: int) -> Checked | None:
-    """As `plain_fields`, as what `validate` says of such a batch."""
-    fields = plain_fields(view, config, now_ms)
-    return None if fields is None else plain_checked(view, fields)
-
-
-def plain_checked(view: memoryview, fields: PlainFields) -> Checked:
-    """What `validate` would say of a batch of which `plain_fields` has said these."""
-    header = _new_tuple(BatchHeader, fields[:_HEADER_FIELDS])
-    return _new_tuple(Checked, (view, header, fields[_NEWEST], _NO_TIMESTAMP))
-
-
-def newest_without_producers(found: Sequence[PlainFields | None]) -> list[int] | None:
-    """The timestamps of plain records, if all are that, and none of them has a producer's id."""
-    newest = []
-    for fields in found:
-        if fields is None or fields[_PRODUCER] >= 0:
-            return None
-        newest.append(fields[_NEWEST])
-    return newest
-
-
-def plain_fields(view: memoryview, config: LogConfig, now_ms: int) -> PlainFields | None:
     """What small clients send, in one look: a batch of one record with nothing wrong about it, and nothing special.
 
     All that `validate` checks of any batch of a client is known of it then, where `config.takes_as_is`; of one that is
@@ -282,7 +261,8 @@ def plain_fields(view: memoryview, config: LogConfig, now_ms: int) -> PlainField
             return None
     except (IndexError, MalformedFieldError):
         return None
-    return fields
+    header = _new_tuple(BatchHeader, fields[:_HEADER_FIELDS])
+    return _new_tuple(Checked, (view, header, newest_ms, _NO_TIMESTAMP, _CLIENT, None, 0))
 
 
 def _too_large(size: int, config: LogConfig, partition: TopicPartition) -> MessageTooLargeError:

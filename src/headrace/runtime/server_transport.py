@@ -47,6 +47,7 @@ class ReadyConnections:
         self._reads: dict[int, Callable[[], None]] = {}
         #: Those that were ready in the last turn, and have to be read in this one.
         self._left: list[tuple[int, int]] = []
+        self.is_reading = False
         #: While several connections are read one after the other: those that have an answer to send when all were read.
         self.answered: list[ServerTransport] | None = None
         #: What is done before these answers are sent, since it makes more of them.
@@ -87,6 +88,7 @@ class ReadyConnections:
         due = 0.0
         is_crowd = len(events) > _CROWD
         end = time.thread_time() + _READ_TURN_S if is_crowd else 0.0
+        self.is_reading = True
         try:
             for place, (number, _) in enumerate(events):
                 if is_crowd and not place % _LOOKED_EVERY and time.thread_time() > end:
@@ -106,6 +108,7 @@ class ReadyConnections:
                 self._finish(answered)
             finally:
                 self.answered = None
+                self.is_reading = False
 
     def _finish(self, answered: list[ServerTransport] | None) -> None:
         try:
@@ -266,8 +269,8 @@ class ServerTransport(asyncio.Transport):
         self._send_now(data)
 
     def at_turn_end(self, finish: Callable[[], None]) -> bool:
-        """Call `finish` before the answers of this turn are sent; False when no others are read in it."""
-        if self._ready.answered is None:
+        """Call `finish` before the answers of this turn are sent; False when nothing is read just now."""
+        if not self._ready.is_reading:
             return False
         self._ready.ends.append(finish)
         return True

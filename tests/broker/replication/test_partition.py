@@ -22,7 +22,7 @@ from tests.broker.replication.partition_worlds import (
     leads,
     simulated,
 )
-from tests.log.making import PARTITION, open_log
+from tests.log.making import PARTITION, append_one, open_log
 from tests.waiting import becomes
 
 from headrace.broker.broker import Broker
@@ -291,14 +291,13 @@ def test_an_answer_that_waited_for_the_disk_is_looked_at_again() -> None:
 
 def test_a_broker_that_counts_as_dead_appends_nothing() -> None:
     async def test(broker: Broker, partition: Partition, neighbours: Neighbours) -> None:
-        assert partition.append_at_once(raw.batch([b"one"]), -1) is not None
+        assert isinstance(partition.append(raw.batch([b"one"])), Appended)
         partition.suspend("the session is over")
-        assert partition.append_at_once(raw.batch([b"two"]), -1) is None
         with pytest.raises(NotLeaderOrFollowerError):
             await append(partition, b"two")
         assert partition.log.end_offset == 1
         partition.resume()
-        assert partition.append_at_once(raw.batch([b"two"]), -1) is not None
+        assert isinstance(partition.append(raw.batch([b"two"])), Appended)
 
     simulated(test)
 
@@ -486,7 +485,7 @@ def test_after_a_crash_nothing_is_seen_before_it_is_as_durable_as_its_topic_want
         config = LogConfig(flush_messages=1)
         log = open_log(host, config)
         for value in (b"one", b"two", b"three"):
-            log.append(raw.batch([value]), 0)
+            append_one(log, raw.batch([value]), 0)
             if value == b"one":
                 log.sync()
         log.abandon()
@@ -506,7 +505,7 @@ def unsynced(host: Host) -> tuple[Log, DirectoryWriter]:
     """A log that is to be synced with every record, opened again before its only one was."""
     config = LogConfig(flush_messages=1)
     log = open_log(host, config)
-    log.append(raw.batch([b"one"]), 0)
+    append_one(log, raw.batch([b"one"]), 0)
     log.abandon()
     return open_log(host, config), DirectoryWriter(host.runtime, "/data")
 

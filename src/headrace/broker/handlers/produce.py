@@ -8,6 +8,7 @@ by id from version 13 on. What is transactional needs a transactional id in the 
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Awaitable
 from dataclasses import dataclass
 
@@ -19,6 +20,7 @@ from headrace.broker.partitions.produce_at_once import (
     NO_LEADER,
     ZSTD_SINCE_VERSION,
     TooNewCodecError,
+    fill,
     fill_error,
     is_one_batch,
     produce_at_once,
@@ -48,7 +50,7 @@ from headrace.errors import (
     NotLeaderOrFollowerError,
     UnknownTopicOrPartitionError,
 )
-from headrace.log import Appended, Checked, TakesLongError, Verification
+from headrace.log import Checked, Outcome, TakesLongError, Verification, only
 from headrace.protocol.api import ApiKey
 from headrace.protocol.common_shapes import small_produce
 from headrace.protocol.messages.produce import (
@@ -79,7 +81,8 @@ LEADER_SINCE_VERSION = 10
 _Verified = Verification | ErrorCode
 # What is said beside the error of a batch that may not be written, as Kafka does.
 _NOT_JOINED = {ErrorCode.INVALID_TXN_STATE: "Partition was not added to the transaction"}
-_Pending = tuple[Partition, PartitionProduceResponse, Awaitable[Appended]]
+_Pending = tuple[Partition, PartitionProduceResponse, Awaitable[list[Outcome]]]
+_Outcomes = asyncio.Future[list[Outcome]]
 _Answer = ProduceResponse | NoResponse
 _Result = _Answer | Pending[_Answer]
 
@@ -118,7 +121,7 @@ def produce(request: ProduceRequest, context: RequestContext, rooms: ProduceRoom
     return _append_all(rooms, context, request, {})
 
 
-def _earlier(rooms: ProduceRooms, context: RequestContext, request: ProduceRequest) -> list[CommitWait]:
+def _earlier(rooms: ProduceRooms, context: RequestContext, request: ProduceRequest) -> list[_Outcomes]:
     """What this connection wrote to the same partitions and is not answered yet.
 
     Of a producer only the last batch is known for certain after a restart, so only one may be unanswered: were there
@@ -136,7 +139,7 @@ def _earlier(rooms: ProduceRooms, context: RequestContext, request: ProduceReque
 
 
 async def _append_after(
-    rooms: ProduceRooms, context: RequestContext, request: ProduceRequest, earlier: list[CommitWait]
+    rooms: ProduceRooms, context: RequestContext, request: ProduceRequest, earlier: list[_Outcomes]
 ) -> _Answer:
     await asyncio.wait(earlier)
     return await settled(produce(request, context, rooms))
@@ -250,48 +253,37 @@ def _append_one(
         if isinstance(verified, ErrorCode):
             result.error_code, result.error_message = verified, _NOT_JOINED.get(verified)
             return
+        if partition.turns.held is None:
+            partition.check_writable(request.acks)
         try:
-            appended = partition.append(
-                records or b"", acks=request.acks, verification=verified, timeout_ms=request.timeout_ms
-            )
+            checked = partition.check(records or b"", verification=verified)
         except TakesLongError:
             count = Batch(records or b"").header().count
-            checking = rooms.checks.submit(context.connection, count, partition.log.check, records or b"")
-            pending.append((partition, result, _append_checked(partition, request, data, verified, checking)))
+            check = functools.partial(partition.check, verification=verified, short=False)
+            checking = rooms.checks.submit(context.connection, count, check, records or b"")
+            pending.append((partition, result, _append_checked(partition, request, checking)))
             return
+        outcomes = partition.append_all((checked,), request.acks, request.timeout_ms)
+        if isinstance(outcomes, list):
+            fill(result, only(outcomes))
+        else:
+            pending.append((partition, result, outcomes))
     except HeadraceError as error:
         if isinstance(error, UnknownTopicOrPartitionError):
             error = rooms.leaders.not_here(topic, data.index, error)
         fill_error(result, error, partition if is_one_batch(records) else None)
         if isinstance(error, NotLeaderOrFollowerError):
             _tell_leader(rooms, topic, result)
-        return
-    if isinstance(appended, Appended):
-        _fill(result, appended)
-    else:
-        pending.append((partition, result, appended))
 
 
-async def _append_checked(
-    partition: Partition,
-    request: ProduceRequest,
-    data: PartitionProduceData,
-    verified: Verification | None,
-    checking: Awaitable[Checked],
-) -> Appended:
+async def _append_checked(partition: Partition, request: ProduceRequest, checking: Awaitable[Checked]) -> list[Outcome]:
     """Append a batch that is being looked into on another thread."""
     try:
         checked = await checking
     except OverloadedError as error:
         raise KafkaStorageError(f"{partition.key}: {error}") from error
-    appended = partition.append(
-        data.records or b"",
-        acks=request.acks,
-        verification=verified,
-        timeout_ms=request.timeout_ms,
-        checked=checked,
-    )
-    return appended if isinstance(appended, Appended) else await appended
+    outcomes = partition.append_all((checked,), request.acks, request.timeout_ms)
+    return outcomes if isinstance(outcomes, list) else await outcomes
 
 
 def _unverified(
@@ -417,12 +409,6 @@ def _check_allowed(context: RequestContext, acks: int, topic: str, records: Buff
         raise forbidden if is_one_batch(records) else InvalidRecordError(f"{topic}: not exactly one batch")
 
 
-def _fill(result: PartitionProduceResponse, appended: Appended) -> None:
-    result.base_offset = appended.base_offset
-    result.log_append_time_ms = appended.append_time_ms
-    result.log_start_offset = appended.log_start_offset
-
-
 def _tell_leader(rooms: ProduceRooms, topic: str, result: PartitionProduceResponse) -> None:
     """Whom to send it to instead; from version 10 on it travels."""
     known = rooms.leaders.leader_and_epoch(topic, result.index)
@@ -455,13 +441,13 @@ async def _finish(
     """Wait for what has to be waited for. Of the request nothing is kept: it has all the records in it."""
     for partition, result, awaitable in pending:
         try:
-            _fill(result, await awaitable)
+            fill(result, only(await awaitable))
         except HeadraceError as error:
             fill_error(result, error, partition)
             if isinstance(error, NotLeaderOrFollowerError):
                 _tell_leader(rooms, partition.key.topic, result)
             elif isinstance(error, UncommittedError):
-                _fill(result, error.appended)
+                fill(result, error.appended)
         if context.connection.uncommitted.get(partition.key) is awaitable:
             del context.connection.uncommitted[partition.key]
     failed = any(result.error_code for topic in response.responses for result in topic.partition_responses)

@@ -6,53 +6,50 @@ By the time that one has its turn another broker may lead, or the same one in an
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from headrace.errors import NotLeaderOrFollowerError
-from headrace.log import Appended, Checked, Log, Origin, Verification
-from headrace.runtime import Buffer, DiskError
+from headrace.log import Appended, Checked, Log, Outcome
+from headrace.runtime import DiskError
 
 if TYPE_CHECKING:
     from headrace.broker.partitions.partition import Partition
 
 
-#: A batch that is in the log: what came of it, or something to wait for, if other replicas are to have it.
-_InLog: TypeAlias = Appended | Awaitable[Appended]
+#: What became of batches whose turn at the disk is over; or something to wait for, if other replicas are to have them.
+_Written: TypeAlias = "list[Outcome] | Awaitable[list[Outcome]]"
 
 
 class LateAppend:
-    """One batch that was taken in a leader epoch, on its way into the log and to the other replicas."""
+    """Batches that were taken in a leader epoch, on their way into the log and to the other replicas."""
 
-    __slots__ = ("_acks", "_epoch", "_log", "_nbytes", "_partition", "_timeout_ms")
+    __slots__ = ("_acks", "_batches", "_epoch", "_log", "_partition", "_timeout_ms")
 
     def __init__(
-        self, partition: Partition, log: Log, nbytes: int, acks: int, epoch: int, timeout_ms: int | None
+        self,
+        partition: Partition,
+        log: Log,
+        batches: Sequence[Checked],
+        acks: int,
+        epoch: int,
+        timeout_ms: int | None,
     ) -> None:
         self._partition = partition
         self._log = log
-        self._nbytes = nbytes
+        self._batches = batches
         self._acks = acks
         self._epoch = epoch
         self._timeout_ms = timeout_ms
 
-    def append(
-        self,
-        records: Buffer,
-        epoch: int,
-        origin: Origin,
-        now_ms: int | None,
-        verification: Verification | None,
-        transaction_version: int,
-        checked: Checked | None,
-    ) -> Appended:
+    def append(self) -> list[Outcome]:
         """What was queued, on the writer's thread: by now another may lead."""
         partition = self._partition
-        if not partition.leads_in(epoch):
+        if not partition.leads_in(self._epoch):
             raise NotLeaderOrFollowerError(f"{partition.key}: broker {partition.leadership.leader_id} leads it since")
-        return self._log.append(records, epoch, origin, now_ms, verification, transaction_version, checked)
+        return self._log.append(self._batches, self._epoch)
 
-    def committed(self, writing: asyncio.Task[_InLog]) -> asyncio.Task[Appended]:
+    def committed(self, writing: asyncio.Task[_Written]) -> asyncio.Task[list[Outcome]]:
         """The end of the wait for the log (`finish` or `sync`), and then for the other replicas.
 
         The latter may take long, and nobody who waits until the log is not used has to wait for it.
@@ -61,43 +58,56 @@ class LateAppend:
         waiting.add_done_callback(_note_error)
         return waiting
 
-    async def finish(self, submitted: asyncio.Future[Appended]) -> _InLog:
+    async def finish(self, submitted: asyncio.Future[list[Outcome]]) -> _Written:
         """Wait for the writer, and go on with what it did."""
         try:
-            appended = await submitted
+            outcomes = await submitted
         except DiskError as error:
             raise self._partition.failed(error) from error
-        if appended.sync_due or (appended.duplicate and self._log.durable_end <= appended.last_offset):
-            return await self.sync(appended)
-        return self._now_in_log(appended)
+        if is_sync_due(outcomes, self._log):
+            return await self.sync(outcomes)
+        return self._now_in_log(outcomes)
 
-    async def sync(self, appended: Appended) -> _InLog:
+    async def sync(self, outcomes: list[Outcome]) -> _Written:
         """The topic wants records on the disk before they are acknowledged, or seen (`flush.messages`)."""
         partition = self._partition
-        if not appended.duplicate:
-            partition.append_watchers.on_append(self._nbytes)  # followers need not wait for our disk
+        sizes = [len(batch.view) for batch, one in zip(self._batches, outcomes) if is_new(one)]
+        if sizes:
+            partition.append_watchers.on_append(sum(sizes))  # followers need not wait for our disk
         await partition.turns.sync_log(self._log)
-        return self._now_in_log(appended)
+        return self._now_in_log(outcomes)
 
-    def _now_in_log(self, appended: Appended) -> _InLog:
+    def _now_in_log(self, outcomes: list[Outcome]) -> _Written:
         partition = self._partition
-        if (state := partition.state) is None and len(partition.leadership.replicas) <= 1:
-            partition.appended_alone(appended, self._nbytes)
-            return appended
-        if state is None or state.term.leader_epoch != self._epoch:
+        state = partition.state
+        if (state is None and len(partition.leadership.replicas) > 1) or (
+            state is not None and state.term.leader_epoch != self._epoch
+        ):
             partition.note_durable()
             if self._acks == -1:
                 raise NotLeaderOrFollowerError(f"{partition.key}: the leader epoch ended before this was committed")
-            return appended
-        return partition.replicate(state, appended, self._nbytes, self._acks, self._timeout_ms)
+            return outcomes
+        return partition.in_log(self._batches, outcomes, self._acks, self._timeout_ms)
 
 
-async def _committed(writing: asyncio.Task[_InLog]) -> Appended:
-    in_log = await asyncio.shield(writing)  # what was begun is finished
-    return in_log if isinstance(in_log, Appended) else await in_log
+def is_new(outcome: Outcome) -> bool:
+    return isinstance(outcome, Appended) and not outcome.duplicate
 
 
-def _note_error(waiting: asyncio.Task[Appended]) -> None:
+def is_sync_due(outcomes: Sequence[Outcome], log: Log) -> bool:
+    """Whether the disk has to have them before they are acknowledged; of a duplicate, it may not have it yet."""
+    return any(
+        isinstance(one, Appended) and (one.sync_due or (one.duplicate and log.durable_end <= one.last_offset))
+        for one in outcomes
+    )
+
+
+async def _committed(writing: asyncio.Task[_Written]) -> list[Outcome]:
+    written = await asyncio.shield(writing)  # what was begun is finished
+    return written if isinstance(written, list) else await written
+
+
+def _note_error(waiting: asyncio.Task[list[Outcome]]) -> None:
     """It is for those who wait, and it is no mistake when nobody does."""
     if not waiting.cancelled():
         waiting.exception()

@@ -13,15 +13,15 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Awaitable
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 
-from headrace.broker.partitions.late_appends import LateAppend
+from headrace.broker.partitions.late_appends import LateAppend, is_sync_due
 from headrace.broker.partitions.leadership import NO_LEADER, NO_LEADER_EPOCH, Isolation, Leadership
 from headrace.broker.partitions.purgatory import Watchers
 from headrace.broker.partitions.traffic import Traffic
 from headrace.broker.partitions.turns import LogTurns
-from headrace.broker.replication.commits import Commits
+from headrace.broker.replication.commits import Commits, CommitWait
 from headrace.broker.replication.deletions import Deletions, low_watermark
 from headrace.broker.replication.follower import Position, is_about, position
 from headrace.broker.replication.leader import UNKNOWN, LeaderState, Proposal
@@ -33,7 +33,7 @@ from headrace.errors import (
     OffsetNotAvailableError,
     UnknownLeaderEpochError,
 )
-from headrace.log import UNVERIFIED, Appended, Checked, Log, LogConfig, Origin, TakesLongError, Verification
+from headrace.log import UNVERIFIED, Appended, Checked, Log, LogConfig, Origin, Outcome, Verification, only
 from headrace.runtime import BUSY, Buffer, DirectoryWriter, DiskError, OverloadedError
 from headrace.topics import TopicPartition
 
@@ -292,129 +292,139 @@ class Partition:
         timeout_ms: int | None = None,
         leader_epoch: int = NO_LEADER_EPOCH,
         checked: Checked | None = None,
-    ) -> Appended | Awaitable[Appended]:
-        """Append a client's batch. Gives the result at once, or something to wait for: a busy disk, other replicas.
+    ) -> Appended | asyncio.Future[Appended]:
+        """Append one batch: as `append_all`. Raises what is wrong with it or this replica; then nothing was written.
 
-        With acks=-1 it is there when the batch is committed; `timeout_ms` is for that. With a leader epoch it is
-        refused unless that is the present one, also in its turn. Raises what is wrong with the batch or this replica;
-        then nothing was written. TakesLongError: check it (`Log.check`) on another thread, and pass what is `checked`.
+        TakesLongError: check it (`Log.check`) on another thread, and pass what is `checked`.
+        """
+        if checked is None:
+            if self.turns.held is None:
+                self.check_writable(acks, leader_epoch)
+            checked = self.check(records, origin, verification, transaction_version)
+        outcomes = self.append_all((checked,), acks, timeout_ms, leader_epoch)
+        return only(outcomes) if isinstance(outcomes, list) else _one_of(outcomes)
+
+    def check(
+        self,
+        records: Buffer,
+        origin: Origin = Origin.CLIENT,
+        verification: Verification | None = None,
+        transaction_version: int = 0,
+        *,
+        short: bool = True,
+    ) -> Checked:
+        """What `append_all` takes; see `Log.check`. A client's transaction has to be open, or to have a guard."""
+        if origin is not _CLIENT:
+            short = False
+        elif verification is None:
+            # It was open here when we looked, which by the writer's turn it may no longer be.
+            verification = UNVERIFIED
+        return self.log.check(
+            records, origin, short=short, verification=verification, transaction_version=transaction_version
+        )
+
+    def append_all(
+        self,
+        batches: Sequence[Checked],
+        acks: int = -1,
+        timeout_ms: int | None = None,
+        leader_epoch: int = NO_LEADER_EPOCH,
+        *,
+        are_borrowed: bool = False,
+    ) -> list[Outcome] | asyncio.Future[list[Outcome]]:
+        """Append batches in their order. Gives what became of each: at once, or something to wait for: a busy disk,
+        other replicas.
+
+        With acks=-1 it is there when they are committed; `timeout_ms` is for that. With a leader epoch they are refused
+        unless that is the present one, also in their turn. Raises why this replica takes none now. Of batches that
+        `are_borrowed` the bytes are not used any more afterwards.
         """
         if self.turns.held is not None:
-            if checked is None and origin is _CLIENT:
-                checked = self.log.check(records, short=True)
+            if are_borrowed:
+                batches = _copied(batches)
             return self.turns.hold_back(
-                functools.partial(
-                    self.append,
-                    records,
-                    origin=origin,
-                    acks=acks,
-                    verification=verification,
-                    transaction_version=transaction_version,
-                    timeout_ms=timeout_ms,
-                    leader_epoch=leader_epoch,
-                    checked=checked,
-                ),
+                functools.partial(self.append_all, batches, acks, timeout_ms, leader_epoch),
             )
+        self.check_writable(acks, leader_epoch)
+        log, epoch = self.log, self.leadership.leader_epoch
+        outcomes = self.writer.try_inline(log.append, batches, epoch)
+        if outcomes is BUSY:
+            # Submitted now, not when somebody waits for it: appends keep the order in which they were asked for.
+            late = LateAppend(self, log, _copied(batches) if are_borrowed else batches, acks, epoch, timeout_ms)
+            try:
+                return late.committed(self.turns.begin(late.finish(self.writer.submit(late.append))))
+            except OverloadedError as error:
+                raise self.failed(error) from error
+        if is_sync_due(outcomes, log):
+            late = LateAppend(self, log, batches, acks, epoch, timeout_ms)
+            return late.committed(self.turns.begin(late.sync(outcomes)))
+        return self.in_log(batches, outcomes, acks, timeout_ms)
+
+    def check_writable(self, acks: int, leader_epoch: int = NO_LEADER_EPOCH) -> None:
+        """Refuse what would be written now, unless this broker leads with enough replicas in sync."""
         self.check_leader(leader_epoch)
-        log, leadership = self.log, self.leadership
+        leadership = self.leadership
         if acks == -1:
             # Kafka 4 caps the wanted number by the replicas that exist, so one broker serves any setting.
             isr = leadership.isr if self.state is None else self.state.term.isr
-            needed = min(log.config.min_insync_replicas, len(leadership.replicas))
+            needed = min(self.log.config.min_insync_replicas, len(leadership.replicas))
             if len(isr) < needed:
                 raise NotEnoughReplicasError(f"{self.key}: {len(isr)} in-sync replicas, min.insync.replicas={needed}")
         if self.state is None and len(leadership.replicas) > 1 and not self.writer.busy:
             # Nobody would wait for the other replicas. What has to wait itself is looked at again when it is written.
             raise NotLeaderOrFollowerError(f"{self.key}: leader epoch {leadership.leader_epoch} has yet to begin here")
-        if verification is None and origin is _CLIENT:
-            # Its transaction was open here when we looked, which by the writer's turn it may no longer be.
-            verification = UNVERIFIED
-        if checked is None and origin is _CLIENT:
-            checked = log.check(records, short=True)
-        epoch = leadership.leader_epoch
-        work = (records, epoch, origin, None, verification, transaction_version, checked)
-        try:
-            appended = self.writer.try_inline(log.append, *work)
-        except DiskError as error:
-            raise self.failed(error) from error
-        if appended is BUSY:
-            # Submitted now, not when somebody waits for it: appends keep the order in which they were asked for.
-            try:
-                late = LateAppend(self, log, len(records), acks, epoch, timeout_ms)
-                return late.committed(self.turns.begin(late.finish(self.writer.submit(late.append, *work))))
-            except OverloadedError as error:
-                raise self.failed(error) from error
-        if appended.sync_due or (appended.duplicate and log.durable_end <= appended.last_offset):
-            late = LateAppend(self, log, len(records), acks, epoch, timeout_ms)
-            return late.committed(self.turns.begin(late.sync(appended)))
-        if self.state is None:
-            self.appended_alone(appended, len(records))
-            return appended
-        return self.replicate(self.state, appended, len(records), acks, timeout_ms)
 
-    def takes_at_once(self, acks: int) -> bool:
-        """Whether a client's batch can be appended, and acknowledged, without anybody else."""
-        leadership = self.leadership
+    @property
+    def writes_at_once(self) -> bool:
+        """Whether `append_all` gives what becomes of batches at once: nobody has to be waited for."""
         return (
-            leadership.leader_id == self._own_id
-            and self._refusal is None
-            and self.turns.held is None
+            self.turns.held is None
             and not self.writer.busy
             and self.state is None
-            and len(leadership.replicas) == 1
             and self.log.config.flush_messages == _NEVER_FLUSHED
-            and (acks != -1 or bool(leadership.isr))
         )
 
-    def append_at_once(self, records: Buffer, acks: int) -> Appended | None:
-        """As `append`, of a client's batch, where nobody else is needed for it; None, having done nothing, otherwise.
-
-        The bytes are not used any more afterwards: they may lie in a buffer that is about to be filled again.
-        """
-        if not self.takes_at_once(acks):  # before the check, which writes its corrections into the bytes
-            return None
-        log, epoch = self.log, self.leadership.leader_epoch
-        try:
-            checked = log.check(records, short=True)
-            appended = self.writer.try_inline(log.append, records, epoch, _CLIENT, None, UNVERIFIED, 0, checked)
-        except TakesLongError:
-            return None
-        except DiskError as error:
-            raise self.failed(error) from error
-        assert appended is not BUSY, "it was looked at above"
-        if not appended.duplicate:
-            self.committed_alone(appended, len(records))
-        return appended
-
-    def committed_alone(self, appended: Appended, nbytes: int) -> None:
-        """Batches are in the log, up to this one, of a partition that has no other replica."""
-        self.log.update_high_watermark(appended.last_offset + 1)
-        self._after(appended, nbytes)
-
-    def appended_alone(self, appended: Appended, nbytes: int) -> None:
-        """As `committed_alone`, of a batch that may be a duplicate: never back."""
-        if appended.last_offset >= self.log.high_watermark:
-            self.log.update_high_watermark(appended.last_offset + 1)
-        self._after(appended, nbytes)
-
-    # --- leading
-
-    def replicate(
-        self, state: LeaderState, appended: Appended, nbytes: int, acks: int, timeout_ms: int | None
-    ) -> Appended | Awaitable[Appended]:
-        """A batch is in our log: followers may fetch it, and once they all have it is committed."""
-        end_offset = appended.last_offset + 1
-        if not appended.duplicate:
-            self._commits.appended(end_offset, nbytes)
+    def in_log(
+        self, batches: Sequence[Checked], outcomes: list[Outcome], acks: int, timeout_ms: int | None
+    ) -> list[Outcome] | CommitWait:
+        """The log is done with these batches, in the present role: they count, or wait for other replicas."""
+        last: Appended | None = None
+        end_offset = nbytes = 0
+        rolled = False
+        for place, one in enumerate(outcomes):
+            if not isinstance(one, Appended):
+                if isinstance(one, DiskError):
+                    outcomes[place] = self.failed(one)
+                continue
+            if one[1] >= end_offset:
+                end_offset = one[1] + 1
+            if not one[4]:  # a duplicate
+                last = one
+                nbytes += len(batches[place][0])
+                rolled = rolled or one[7]
+        state = self.state
+        if state is None:
+            if end_offset > self.log.high_watermark:
+                self.log.update_high_watermark(end_offset)
+            if last is not None:
+                self.traffic.bytes_in += nbytes
+                self.watchers.on_append(nbytes)
+                self._after_roll(rolled)
+            return outcomes
+        # Followers may fetch them, and once they all have them they are committed.
+        if last is not None:
+            self._commits.appended(last.last_offset + 1, nbytes)
         if state.appended(end_offset, self._surroundings.now_ms()):
             self._was_committed()
-        if not appended.duplicate:
+        if last is not None:
             self.traffic.bytes_in += nbytes
             self.append_watchers.on_append(nbytes)
-            self._after_roll(appended)
+            self._after_roll(rolled)
         if acks != -1 or state.high_watermark >= end_offset:
-            return appended
-        return self._commits.wait(appended, timeout_ms)
+            return outcomes
+        return self._commits.wait(outcomes, end_offset, timeout_ms)
+
+    # --- leading
 
     def _was_committed(self) -> None:
         """The watermark may have moved: whoever waits for what is below it goes on."""
@@ -500,7 +510,7 @@ class Partition:
         """A follower has appended what its leader sent."""
         self.traffic.replication_bytes_in += nbytes
         self._commits.appended(appended.last_offset + 1, nbytes)
-        self._after_roll(appended)
+        self._after_roll(appended.rolled)
 
     def cutting(self, offset: int) -> AbstractAsyncContextManager[None]:
         """While this lasts, the log is cut at that offset."""
@@ -591,19 +601,36 @@ class Partition:
             self.log.update_high_watermark(end_offset)
             self.watchers.wake_all()
 
-    def _after(self, appended: Appended, nbytes: int) -> None:
-        if appended.duplicate:
-            return
-        self.traffic.bytes_in += nbytes
-        self.watchers.on_append(nbytes)
-        self._after_roll(appended)
-
-    def _after_roll(self, appended: Appended) -> None:
-        if appended.rolled:
+    def _after_roll(self, rolled: bool) -> None:
+        if rolled:
             # A read ends with its segment: whoever waits for more of the one before would get no more.
             self.wake_all()
             # In the background: nobody waits for it, but it keeps what a crash makes us check short.
             self.turns.begin(self.turns.sync_log(self.log))
+
+
+def _one_of(outcomes: asyncio.Future[list[Outcome]]) -> asyncio.Future[Appended]:
+    """What becomes of one batch; raises what is wrong."""
+    one: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+    outcomes.add_done_callback(functools.partial(_tell_one, one))
+    return one
+
+
+def _tell_one(one: asyncio.Future[Appended], outcomes: asyncio.Future[list[Outcome]]) -> None:
+    if one.done():
+        return  # nobody waits any more; what was begun is finished all the same
+    if outcomes.cancelled():
+        one.cancel()
+        return
+    try:
+        one.set_result(only(outcomes.result()))
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is for who waits
+        one.set_exception(error)
+        one.exception()  # and it is no mistake when nobody does
+
+
+def _copied(batches: Sequence[Checked]) -> list[Checked]:
+    return [batch._replace(view=memoryview(bytearray(batch.view))) for batch in batches]
 
 
 def _take_role(log: Log, leader_epoch: int, leads: bool) -> None:

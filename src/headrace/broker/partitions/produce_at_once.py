@@ -1,16 +1,18 @@
 """The produce of one small client: the common shape, to a log that takes it without a wait.
 
 Where many clients each send a little, what comes in one turn of the event loop is appended together: one write and one
-change of the log for all of them, and then the answers.
+change of the log for all of them, one wait for the disk or for other replicas where there is one, and then the answers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from headrace.broker.partitions.fetch_at_once import name_of
 from headrace.broker.partitions.partition import Partition
+from headrace.broker.replication.commits import UncommittedError
 from headrace.broker.requests.dispatch import PUT_OFF, PutOff
 from headrace.broker.requests.rights import Operation, Resource
 from headrace.cluster.topic_names import INTERNAL_TOPICS
@@ -27,15 +29,7 @@ from headrace.errors import (
     UnknownTopicOrPartitionError,
     UnsupportedCompressionTypeError,
 )
-from headrace.log import (
-    Appended,
-    Checked,
-    PlainFields,
-    RecordsRejectedError,
-    newest_without_producers,
-    plain_checked,
-    plain_fields,
-)
+from headrace.log import Appended, Checked, Outcome, RecordsRejectedError, TakesLongError, only
 from headrace.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
@@ -45,11 +39,12 @@ from headrace.protocol.messages.produce import (
 )
 from headrace.records import Codec
 from headrace.records.batch import ATTRIBUTES_AT, CODEC_MASK, HEADER_BYTES, PREFIX_BYTES, TRANSACTIONAL_BIT
-from headrace.runtime import BUSY, Buffer, DiskError
+from headrace.runtime import Buffer
 
 if TYPE_CHECKING:
     from headrace.broker.partitions.replicas import Replicas
     from headrace.broker.requests.pipeline import Route
+    from headrace.broker.server.answer_line import InLine
     from headrace.broker.server.connection import ServerConnection
     from headrace.broker.view import ClusterView
 
@@ -59,7 +54,6 @@ ZSTD_SINCE_VERSION = 7
 TOGETHER_MAX = 64
 MAGIC_AT, MAGIC = 16, 2
 NO_TOPIC_ID = bytes(16)
-NO_APPEND_TIME = -1
 # What is told where there is no other leader to tell. It is never changed, so that all answers can share it.
 NO_LEADER = LeaderIdAndEpoch()
 
@@ -85,28 +79,29 @@ _WITHOUT_LOG_START = (
 #: One client's batch that waits for the end of the turn: who sent it, its route, the correlation id, the topic as it
 #: stands in the request, the partition, the batch where it lies in the connection's buffer, and the size of the frame.
 _Waiting: TypeAlias = "tuple[ServerConnection, Route, int, bytes, int, memoryview, int]"
+#: Those that are appended together, and wait together: they have the partition, acks and the time for that in common.
+_Group: TypeAlias = "tuple[Partition, int, int]"
 
 
 class TurnAppends:
-    """What is put off in the present turn, by partition."""
+    """What is put off in the present turn."""
 
-    def __init__(self, now_ms: Callable[[], int], cluster: ClusterView, replicas: Replicas) -> None:
+    def __init__(self, cluster: ClusterView, replicas: Replicas) -> None:
         self.cluster = cluster
         self.replicas = replicas
-        self._now_ms = now_ms
-        self._groups: dict[Partition, list[_Waiting]] = {}
+        self._groups: dict[_Group, list[_Waiting]] = {}
         self._count = 0
 
-    def put(self, partition: Partition, waiting: _Waiting) -> bool:
-        """Append it when the turn ends; False when no other connection is read in it."""
+    def put(self, group: _Group, waiting: _Waiting) -> bool:
+        """Append it when the turn ends; False when its connection is read for itself."""
         groups, connection = self._groups, waiting[0]
-        group = groups.get(partition)
-        if group is None:
+        together = groups.get(group)
+        if together is None:
             if not groups and not connection.at_turn_end(self.finish):
                 return False
-            groups[partition] = [waiting]
+            groups[group] = [waiting]
         else:
-            group.append(waiting)
+            together.append(waiting)
         connection.put_off_until = self.finish
         self._count += 1
         if self._count >= TOGETHER_MAX:
@@ -114,22 +109,40 @@ class TurnAppends:
         return True
 
     def finish(self) -> None:
-        """Append all that waits, and answer."""
+        """Append all that waits, and answer what is not waited for."""
         groups, self._groups, self._count = self._groups, {}, 0
-        for partition, group in groups.items():
-            now = group[0][0].acceptor.now
-            turn_began = now()
+        for (partition, acks, timeout_ms), waiting in groups.items():
             try:
-                answers = _append_and_answer(partition, group, self._now_ms())
-                ran = now()
+                _append(partition, acks, timeout_ms, waiting)
             except Exception as error:  # noqa: BLE001 - a defect of ours must cost these connections, not the others
-                for waiting in group:
-                    waiting[0].fail(error)
-                continue
-            _send(group, answers, ran, (ran - turn_began) / len(group))
+                for one in waiting:
+                    one[0].fail(error)
 
 
-def _send(group: Sequence[_Waiting], answers: Sequence[bytes | None], ran: float, used_s: float) -> None:
+def _append(partition: Partition, acks: int, timeout_ms: int, group: Sequence[_Waiting]) -> None:
+    now = group[0][0].acceptor.now
+    began = now()
+    try:
+        # In the same turn it may have been deleted, its disk have failed, or another lead.
+        partition.check_writable(acks)
+    except KafkaError:
+        _answer(group, [None] * len(group), began, 0.0)  # who leads instead is told by those who know
+        return
+    found = partition.log.check_each([waiting[5] for waiting in group])
+    good = [one for one in found if not isinstance(one, Exception)]
+    try:
+        outcomes = partition.append_all(good, acks, timeout_ms, are_borrowed=True) if good else []
+    except KafkaError as error:
+        outcomes = [error] * len(good)
+    if isinstance(outcomes, list):
+        answers = _answers(partition, group, found, outcomes)
+        ran = now()
+        _answer(group, answers, ran, (ran - began) / len(group))
+    else:
+        _answer_later(partition, group, found, outcomes, (now() - began) / len(group))
+
+
+def _answer(group: Sequence[_Waiting], answers: Sequence[bytes | None], ran: float, used_s: float) -> None:
     """Send the answers, and count what was answered, for each API version together; each has `used_s`."""
     sent: dict[Route, tuple[list[float], list[int]]] = {}
     for (connection, route, _, _, _, _, frame_bytes), answer in zip(group, answers):
@@ -146,108 +159,84 @@ def _send(group: Sequence[_Waiting], answers: Sequence[bytes | None], ran: float
         route.metrics.add_together(request_bytes, response_bytes, began, ran, now)
 
 
-def _append_and_answer(partition: Partition, group: Sequence[_Waiting], now_ms: int) -> list[bytes | None]:
-    """None: it goes the way of all others."""
-    if not partition.takes_at_once(-1):  # in the same turn it may have been deleted, or its disk have failed
-        return [None] * len(group)
-    batches = [waiting[5] for waiting in group]
-    found = look_at(partition, batches, now_ms)
-    first = append_plain(partition, batches, found)
-    if first is None:
-        return _answers(partition, group, append_together(partition, batches, found))
-    if isinstance(first, KafkaError):
-        return _answers(partition, group, [first] * len(group))
-    log_start = partition.log.view.start_offset
-    return [
-        route.shape.answer(correlation_id, topic, index, offset, NO_APPEND_TIME, log_start)
-        for offset, (_, route, correlation_id, topic, index, _, _) in enumerate(group, first)
-    ]
-
-
-def look_at(partition: Partition, batches: Sequence[memoryview], now_ms: int) -> list[PlainFields | None]:
-    """Of each batch what `plain_fields` says of it; None where that cannot be asked, or it is something else."""
-    config = partition.log.config
-    if not config.takes_as_is:
-        return [None] * len(batches)
-    return [plain_fields(records, config, now_ms) for records in batches]
-
-
-def append_plain(
-    partition: Partition, batches: Sequence[memoryview], found: Sequence[PlainFields | None]
-) -> int | KafkaError | None:
-    """As `append_together`, where all are plain records without a producer's id: the offset of the first, which the
-    others follow. An error: all are refused. None, having done nothing: they are not like that, or do not fit."""
-    newest_ms = newest_without_producers(found)
-    if newest_ms is None:
-        return None
-    log, epoch = partition.log, partition.leadership.leader_epoch
-    try:
-        first = partition.writer.try_inline(log.append_plain, batches, newest_ms, epoch)
-    except DiskError as error:
-        return partition.failed(error)
-    except KafkaError as error:
-        return error
-    assert first is not BUSY, "whoever calls this has looked"
-    if first is not None:
-        last_offset = first + len(batches) - 1
-        appended = Appended(last_offset, last_offset, NO_APPEND_TIME, log.view.start_offset)
-        partition.committed_alone(appended, sum(map(len, batches)))
-    return first
-
-
-def append_together(
-    partition: Partition, batches: Sequence[memoryview], found: Sequence[PlainFields | None]
-) -> list[Appended | KafkaError | None]:
-    """As `Partition.append_at_once`, of a batch each of several clients, where it `takes_at_once`; for each its fate.
-
-    `found` is what `look_at` has said of them. None: nothing was done, because it takes long to look at, or cannot be.
-    An error: it is refused.
-    """
-    log = partition.log
-    outcomes: list[Appended | KafkaError | None] = []
-    places: list[int] = []
-    good: list[Checked] = []
-    for place, (records, fields) in enumerate(zip(batches, found)):
-        outcome = None
-        try:
-            good.append(log.check(records, short=True) if fields is None else plain_checked(records, fields))
-            places.append(place)
-        except KafkaError as error:
-            outcome = error
-        except Exception:  # noqa: BLE001 - it takes long; or a defect, which there costs its own connection alone
-            pass
-        outcomes.append(outcome)
-    appended = partition.writer.try_inline(log.append_together, good, partition.leadership.leader_epoch)
-    assert appended is not BUSY, "whoever calls this has looked"
-    last: Appended | None = None
-    nbytes, rolled = 0, False
-    for place, one in zip(places, appended):
-        if not isinstance(one, Appended):
-            outcomes[place] = partition.failed(one) if isinstance(one, DiskError) else one
+def _answer_later(
+    partition: Partition,
+    group: Sequence[_Waiting],
+    found: Sequence[Checked | Exception],
+    outcomes: asyncio.Future[list[Outcome]],
+    used_s: float,
+) -> None:
+    """They wait for a disk, or for other replicas: meanwhile their connections may send more to other partitions."""
+    waiting: list[tuple[_Waiting, InLine]] = []
+    for one, checked in zip(group, found):
+        connection, route, correlation_id, _, _, _, frame_bytes = one
+        if isinstance(checked, Exception):
+            answers = _answers(partition, (one,), (checked,), ())
+            _answer((one,), answers, connection.acceptor.now(), used_s)
             continue
-        outcomes[place] = one
-        if not one.duplicate:
-            last = one
-            nbytes += len(batches[place])
-            rolled = rolled or one.rolled
-    if last is not None:
-        partition.committed_alone(last._replace(rolled=True) if rolled else last, nbytes)
-    return outcomes
+        place = connection.wait_put_off(route, correlation_id, frame_bytes, used_s)
+        if place is not None:
+            connection.uncommitted[partition.key] = outcomes
+            waiting.append((one, place))
+    acceptor = group[0][0].acceptor
+    acceptor.keep(asyncio.get_running_loop().create_task(_finish_later(partition, group, found, outcomes, waiting)))
+
+
+async def _finish_later(
+    partition: Partition,
+    group: Sequence[_Waiting],
+    found: Sequence[Checked | Exception],
+    pending: asyncio.Future[list[Outcome]],
+    waiting: Sequence[tuple[_Waiting, InLine]],
+) -> None:
+    outcomes: list[Outcome]
+    try:
+        outcomes = await asyncio.shield(pending)
+    except KafkaError as error:
+        outcomes = [error] * sum(not isinstance(checked, Exception) for checked in found)
+    except asyncio.CancelledError:
+        for one, _ in waiting:
+            one[0].abort("a request was given up")
+        raise
+    except Exception as error:  # noqa: BLE001 - a defect of ours must cost these connections, not the others
+        for one, _ in waiting:
+            one[0].fail(error)
+        return
+    answers = dict(zip(map(id, group), _answers(partition, group, found, outcomes)))
+    for one, place in waiting:
+        connection = one[0]
+        if connection.uncommitted.get(partition.key) is pending:
+            del connection.uncommitted[partition.key]
+        answer = answers[id(one)]
+        assert answer is not None
+        place.answer(connection, answer)
 
 
 def _answers(
-    partition: Partition, group: Sequence[_Waiting], outcomes: Sequence[Appended | KafkaError | None]
+    partition: Partition,
+    group: Sequence[_Waiting],
+    found: Sequence[Checked | Exception],
+    outcomes: Sequence[Outcome],
 ) -> list[bytes | None]:
-    """None: it goes the way of all others."""
+    """`found` is what was said of each batch before it was written, `outcomes` what became of those that were good.
+
+    None: it goes the way of all others, as it takes long to look at, or cannot be.
+    """
     answers: list[bytes | None] = []
-    for (_, route, correlation_id, topic, index, records, _), outcome in zip(group, outcomes):
-        if isinstance(outcome, Appended):
+    left = iter(outcomes)
+    for (_, route, correlation_id, topic, index, records, _), checked in zip(group, found):
+        outcome = checked if isinstance(checked, Exception) else next(left)
+        if isinstance(outcome, UncommittedError):
+            response = _refusal(partition, topic, index, records, outcome, route.api_version)
+            fill(response.responses[0].partition_responses[0], outcome.appended)
+            answers.append(route.encode_refusal(response, correlation_id))
+        elif isinstance(outcome, Appended):
             answers.append(route.shape.answer(correlation_id, topic, index, outcome[0], outcome[2], outcome[3]))
-        elif outcome is None:
-            answers.append(None)
-        else:
+        elif isinstance(outcome, KafkaError):
             response = _refusal(partition, topic, index, records, outcome, route.api_version)
             answers.append(route.encode_refusal(response, correlation_id))
+        else:
+            answers.append(None)
     return answers
 
 
@@ -267,7 +256,7 @@ def produce_at_once(
     found = route.shape.read(frame, position)
     if found is None:
         return None
-    topic, acks, _, index, records = found
+    topic, acks, timeout_ms, index, records = found
     if (acks != -1 and acks != 1) or len(records) < HEADER_BYTES:
         return None
     version = route.api_version
@@ -281,18 +270,23 @@ def produce_at_once(
         return None
     if not rights.may(Operation.WRITE, Resource.TOPIC, name):
         return None
-    if (
-        may_put_off
-        and partition.state is None
-        and appends.put(partition, (connection, route, correlation_id, topic, index, records, len(frame)))
-    ):
-        return PUT_OFF
+    if may_put_off:
+        waiting = (connection, route, correlation_id, topic, index, records, len(frame))
+        if appends.put((partition, acks, timeout_ms), waiting):
+            return PUT_OFF
+    if not partition.writes_at_once:
+        return None
     try:
-        appended = partition.append_at_once(records, acks)
+        partition.check_writable(acks)
+        outcomes = partition.append_all((partition.check(records),), acks)
+        assert isinstance(outcomes, list)
+        appended = only(outcomes)
+    except TakesLongError:
+        return None
+    except NotLeaderOrFollowerError:
+        return None  # who leads instead is told by those who know
     except KafkaError as error:
         return _refusal(partition, topic, index, records, error, version)
-    if appended is None:
-        return None
     answer: bytes = route.shape.answer(correlation_id, topic, index, appended[0], appended[2], appended[3])
     return answer
 
@@ -312,6 +306,12 @@ def is_one_batch(records: Buffer | None) -> bool:
     if records is None or len(records) < HEADER_BYTES or records[MAGIC_AT] != MAGIC:
         return False
     return int.from_bytes(records[8:12], "big") + PREFIX_BYTES == len(records)
+
+
+def fill(result: PartitionProduceResponse, appended: Appended) -> None:
+    result.base_offset = appended.base_offset
+    result.log_append_time_ms = appended.append_time_ms
+    result.log_start_offset = appended.log_start_offset
 
 
 def fill_error(result: PartitionProduceResponse, error: HeadraceError, partition: Partition | None) -> None:

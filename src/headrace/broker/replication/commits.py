@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.replication.acks import AckWaiters
 from headrace.errors import KafkaError, NotEnoughReplicasAfterAppendError, RequestTimedOutError
-from headrace.log import Appended
+from headrace.log import Appended, Outcome
 
 if TYPE_CHECKING:
     from headrace.broker.partitions.purgatory import Watchers
@@ -30,17 +30,17 @@ class TooFewError(UncommittedError, NotEnoughReplicasAfterAppendError):
     """A batch is in the log of fewer in-sync replicas than its topic wants."""
 
 
-class CommitWait(asyncio.Future[Appended]):
-    """The end of the wait of an append that is in the log, and in order."""
+class CommitWait(asyncio.Future[list[Outcome]]):
+    """The end of the wait of batches that are in the log, and in order: what became of each."""
 
 
 class WaitingAppend:
-    """An append that waits to be committed."""
+    """Batches that were appended together, and wait to be committed."""
 
-    __slots__ = ("appended", "future", "timer")
+    __slots__ = ("future", "outcomes", "timer")
 
-    def __init__(self, appended: Appended) -> None:
-        self.appended = appended
+    def __init__(self, outcomes: list[Outcome]) -> None:
+        self.outcomes = outcomes
         self.future = CommitWait(loop=asyncio.get_running_loop())
         self.timer: asyncio.TimerHandle | None = None
 
@@ -48,15 +48,21 @@ class WaitingAppend:
         return self.future.done()
 
     def end(self, error: KafkaError | None) -> None:
+        """They are committed; or, with an error, that is what becomes of each that is in the log."""
         if self.timer is not None:
             self.timer.cancel()
-        if isinstance(error, UncommittedError):
-            error.appended = self.appended
         if not self.future.done():
-            if error is None:
-                self.future.set_result(self.appended)
-            else:
-                self.future.set_exception(error)
+            outcomes = self.outcomes
+            self.future.set_result(outcomes if error is None else [_instead(one, error) for one in outcomes])
+
+
+def _instead(outcome: Outcome, error: KafkaError) -> Outcome:
+    if not isinstance(outcome, Appended):
+        return outcome
+    own = type(error)(error.message)
+    if isinstance(own, UncommittedError):
+        own.appended = outcome
+    return own
 
 
 class Commits:
@@ -80,10 +86,10 @@ class Commits:
         """What was appended may be gone, or may belong to a former leader epoch."""
         self._sizes.clear()
 
-    def wait(self, appended: Appended, timeout_ms: int | None) -> CommitWait:
-        """Wait until a batch is committed."""
-        waiting = WaitingAppend(appended)
-        self._acks.add(appended.last_offset + 1, waiting)
+    def wait(self, outcomes: list[Outcome], end_offset: int, timeout_ms: int | None) -> CommitWait:
+        """Wait until these batches, all of them below `end_offset`, are committed."""
+        waiting = WaitingAppend(outcomes)
+        self._acks.add(end_offset, waiting)
         if timeout_ms is not None:
             loop = asyncio.get_running_loop()
             waiting.timer = loop.call_later(timeout_ms / 1000, self._too_late, waiting)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.broker.replication.follower import Answer, Position, watermark
-from headrace.log import Appended, Log
+from headrace.log import Appended, Log, as_far_as
 
 if TYPE_CHECKING:
     from headrace.broker.partitions.partition import Partition
@@ -94,14 +94,14 @@ async def start_at(partition: Partition, asked: Position, offset: int) -> None:
     partition.wake_all()
 
 
-def _append(partition: Partition, log: Log, asked: Position, records: Buffer) -> Appended:
+def _append(partition: Partition, log: Log, asked: Position, records: Buffer) -> Appended | None:
     _check(partition, log, asked)
-    return log.append_replica(records)
+    return as_far_as(log.append(log.copies(records)))
 
 
-def _begin_with(partition: Partition, log: Log, asked: Position, records: Buffer) -> Appended:
+def _begin_with(partition: Partition, log: Log, asked: Position, records: Buffer) -> Appended | None:
     _check(partition, log, asked)
-    return log.begin_with(records)
+    return as_far_as(log.begin_with(records))
 
 
 def _end_after_cut(partition: Partition, log: Log, asked: Position, offset: int) -> int:

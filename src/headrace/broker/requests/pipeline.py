@@ -297,6 +297,9 @@ class RequestPipeline:
         context.done = done
         route = context.route
         metrics = route.metrics
+        if type(response) is bytes:
+            metrics.response_bytes += len(response)
+            return (response,)
         if response is NO_RESPONSE:
             if context.meter is not None:
                 context.throttle_s = context.meter.throttle_s(context.request_bytes, 0, 0.0)

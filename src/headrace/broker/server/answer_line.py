@@ -27,6 +27,11 @@ class InLine:
         #: When the response was there.
         self.done: float | None = None
 
+    def answer(self, connection: ServerConnection, answer: bytes) -> None:
+        """What was waited for is there."""
+        self.response, self.done = answer, connection.acceptor.now()
+        connection.answered(self)
+
 
 class AnswerLine(deque[InLine]):
     """A deque itself, as every request asks whether it is empty."""
@@ -47,6 +52,12 @@ class AnswerLine(deque[InLine]):
         place.response, place.done = response, done
         self.append(place)
 
+    def hold(self, context: RequestContext) -> InLine:
+        """A place for an answer that somebody else brings."""
+        place = InLine(context)
+        self.append(place)
+        return place
+
     def wait(self, context: RequestContext, pending: Pending[Any]) -> None:
         """Send the answer when it is there, and its turn."""
         place = InLine(context)
@@ -65,8 +76,7 @@ class AnswerLine(deque[InLine]):
             connection.fail(error)
             return
         place.done = connection.acceptor.now()
-        if self and self[0] is place:  # it is empty when the connection is lost
-            connection.resume()
+        connection.answered(place)
 
     def send_done(self) -> None:
         """Send the answers that are there and have nobody before them, as far as the client reads them."""

@@ -25,8 +25,9 @@ from headrace.broker.requests.costly_requests import COSTLY_FROM_BYTES, SLOW_S, 
 from headrace.broker.requests.dispatch import PUT_OFF, CloseConnectionError, Pending, RequestContext
 from headrace.broker.security.login import Login
 from headrace.broker.security.tls import identify
-from headrace.broker.server.answer_line import AnswerLine
+from headrace.broker.server.answer_line import AnswerLine, InLine
 from headrace.broker.server.quiet_time import QuietTime
+from headrace.broker.server.watched_connection import WatchedConnection
 from headrace.net.frames import CHUNK_BYTES, FrameReader, FrameRefusedError
 from headrace.net.frames import LENGTH_BYTES as FRAME_LENGTH_BYTES
 from headrace.net.outbox import Outbox, Part
@@ -34,12 +35,12 @@ from headrace.protocol.wire import MalformedMessageError
 from headrace.runtime import DiskError, FileMissingError
 
 if TYPE_CHECKING:
-    from headrace.broker.replication.commits import CommitWait
     from headrace.broker.requests.access import Rights
     from headrace.broker.requests.pipeline import RequestPipeline, Route
     from headrace.broker.security.listener import ListenerSecurity
     from headrace.broker.security.tls import ListenerTls
     from headrace.broker.server.acceptor import Acceptor
+    from headrace.log import Outcome
     from headrace.topics import TopicPartition
 
 log = logging.getLogger("headrace.broker.server.connection")
@@ -49,7 +50,7 @@ REQUESTS_PER_TURN = 32
 _NOTHING = memoryview(b"")
 
 
-class ServerConnection(asyncio.BufferedProtocol):
+class ServerConnection(WatchedConnection, asyncio.BufferedProtocol):
     """Reads frames, hands them to the broker's handlers one by one, writes the answers."""
 
     # Not a dictionary of each, beyond what instances share: hundreds of connections take turns in the CPU's caches.
@@ -86,7 +87,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._frames: deque[memoryview] = deque()
         self._in_line = AnswerLine(self)
         #: What it wrote last to partitions and is not on all replicas yet.
-        self.uncommitted: dict[TopicPartition, CommitWait] = {}
+        self.uncommitted: dict[TopicPartition, asyncio.Future[list[Outcome]]] = {}
         self._task: asyncio.Task[None] | None = None
         self._awaited: Pending[Any] | None = None
         self._handling: memoryview | None = None
@@ -354,6 +355,21 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._is_sending(route, len(answer), frame_bytes, self.frame_began, self.frame_began, now)
         return False
 
+    def wait_put_off(self, route: Route, correlation_id: int, frame_bytes: int, used_s: float) -> InLine | None:
+        """The turn ends: the request that was put off is done, and others are waited for; None if nobody is there."""
+        self.put_off_until = None
+        if self.is_lost:
+            return None
+        context = RequestContext(route, correlation_id, None, self, frame_bytes, self.frame_began, 0.0)
+        context.ran = self._now()
+        self.metered.count(route, frame_bytes, 0, used_s)
+        return self._in_line.hold(context)
+
+    def answered(self, place: InLine) -> None:
+        """An answer that was waited for is there: it is sent, unless others have to be sent before."""
+        if self._in_line and self._in_line[0] is place:  # it is empty when the connection is lost
+            self._handle_next()
+
     def _took(self, context: RequestContext) -> float:
         """A request went as far as it goes without waiting: answer it, or wait for its answer; the time after that."""
         result = context.result
@@ -564,44 +580,6 @@ class ServerConnection(asyncio.BufferedProtocol):
         """The client has shown who it is; None: what it has shown holds no more, and it has to do so again."""
         self.rights = None if principal is None else self.pipeline.access.rights(principal, self.peer_host)
         self.metered.forget()
-
-    # --- state, for the acceptor's sweep
-
-    @property
-    def is_mid_frame(self) -> bool:
-        return self._reader.is_mid_frame
-
-    @property
-    def is_reading_paused(self) -> bool:
-        return self._reading_paused
-
-    @property
-    def arrived_bytes(self) -> int:
-        return self._reader.arrived_bytes
-
-    @property
-    def is_lost(self) -> bool:
-        """Whether nobody hears an answer any more."""
-        return self._transport is None or self._transport.is_closing()
-
-    @property
-    def frame_bytes(self) -> int:
-        """What the large frame under way says it will have; 0 when there is none."""
-        return self._reader.frame_bytes
-
-    @property
-    def is_handling(self) -> bool:
-        return self._handling is not None or bool(self._in_line)
-
-    @property
-    def is_only_waiting(self) -> bool:
-        """Whether the request being handled waits for what others do, so that nothing is lost by ending it."""
-        return self._task is not None and self._only_waits
-
-    @property
-    def is_backed_up(self) -> bool:
-        """Whether answers wait because the client does not read them."""
-        return self._outbox is not None and self._outbox.waits_for_peer
 
     # --- ending
 

@@ -27,7 +27,7 @@ from headrace.cluster.store import DecisionTooLargeError, Reading
 from headrace.cluster.store.batches import batch_of, batches_of, checked_batches, records_of
 from headrace.config import INT64_MAX
 from headrace.errors import KafkaStorageError, StaleControllerEpochError
-from headrace.log import Log, LogConfig, Origin
+from headrace.log import Log, LogConfig, Origin, only
 from headrace.records import split
 from headrace.runtime import Disk, DiskError, FileMissingError, Runtime
 from headrace.topics import TopicPartition
@@ -145,7 +145,7 @@ class MetadataLog:
                 f"A decision of {len(batch)} bytes of metadata is too large; ask for less at once "
                 f"(at most {DECISION_BYTES_MAX} bytes)."
             )
-        self._log.append(batch, leader_epoch=self._epoch, origin=Origin.COORDINATOR)
+        only(self._log.append([self._log.check(batch, Origin.COORDINATOR)], self._epoch))
         try:
             self._log.sync()
         except DiskError as error:

@@ -14,9 +14,8 @@ from headrace.runtime import real_runtime
 from headrace.testing import broker
 
 
-def test_files_are_as_open_as_the_umask_says(tmp_path: Path) -> None:
-    """As Apache Kafka's: whoever wants them closed starts the broker with `umask 077`."""
-    before = os.umask(0o077)
+def test_only_the_owner_can_read_what_a_broker_writes(tmp_path: Path) -> None:
+    before = os.umask(0)
     try:
         with broker(str(tmp_path / "data")) as kafka, RawClient(kafka.port) as client:
             client.request(raw.create_topics_request({"t": 1}), raw.CREATE_TOPICS_VERSION)
@@ -25,6 +24,7 @@ def test_files_are_as_open_as_the_umask_says(tmp_path: Path) -> None:
         os.umask(before)
     written = list((tmp_path / "data").rglob("*"))
     assert any(path.suffix == ".log" for path in written)
+    assert stat.S_IMODE((tmp_path / "data").stat().st_mode) == 0o700
     open_to_others = [path for path in written if stat.S_IMODE(path.stat().st_mode) & 0o077]
     assert open_to_others == []
 

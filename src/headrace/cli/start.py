@@ -264,7 +264,7 @@ async def _serve(settings: dict[str, RawValue], registry: str | None) -> None:
             with contextlib.suppress(StartGivenUpError):
                 await starting
             if not stopping.is_set():
-                _warn_of_everyone(broker)
+                warn_of_everyone(broker)
                 collecting = loop.create_task(keep_frozen(lambda: len(broker.replicas.partitions)))
                 print(banner(broker), flush=True)
                 async with _registry_beside(broker, registry):
@@ -360,13 +360,21 @@ def banner(broker: Broker) -> str:
     return "\n".join(lines)
 
 
-def _warn_of_everyone(broker: Broker) -> None:
+def warn_of_everyone(broker: Broker) -> None:
+    from headrace.cluster.acl_authorizer import is_authorized
+
     for setting in broker.listener_settings:
-        if setting.protocol == "PLAINTEXT" and not is_loopback(setting.host):
+        asks_nobody = setting.protocol == "PLAINTEXT" or (
+            setting.protocol == "SSL"
+            and broker.started_with.listener_value(setting.name, "ssl.client.auth") != "required"
+        )
+        if asks_nobody and not is_loopback(setting.host):
+            may = "do what the rules allow to User:ANONYMOUS" if is_authorized(broker.started_with) else "do everything"
             logging.getLogger("headrace").warning(
-                "%s is open to everyone who can reach this machine: nobody is asked for a password, and all may read, "
-                "write and delete. For this machine alone: --listen 127.0.0.1:%d",
+                "%s is open to everyone who can reach this machine: nobody has to show who they are, and all may %s. "
+                "For this machine alone: --listen 127.0.0.1:%d",
                 _joined(setting.host or "*", setting.port),
+                may,
                 setting.port,
             )
 

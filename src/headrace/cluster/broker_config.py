@@ -69,6 +69,16 @@ _PER_MECHANISM: Final = (
     "connections.max.reauth.ms",
     "sasl.server.callback.handler.class",
 )
+_LOGIN_MODULES: Final = frozenset(
+    {
+        "sasl.jaas.config",
+        "sasl.login.class",
+        "sasl.login.callback.handler.class",
+        "sasl.server.callback.handler.class",
+        "sasl.client.callback.handler.class",
+    }
+)
+"""What says who may log in, or would name code to be run: nobody changes that from afar."""
 _CLUSTER_WIDE_PER_LISTENER: Final = frozenset(
     {"max.connection.creation.rate", "num.network.threads", "max.connections"}
 )
@@ -120,6 +130,9 @@ def dynamic_problem(values: Mapping[str, str], *, per_broker: bool) -> str | Non
     fixed = sorted(name for name in values if name in BROKER_KEYS and not is_dynamic(name))
     if fixed:
         return f"Cannot update these configs dynamically: [{', '.join(fixed)}]"
+    modules = sorted(name for name in values if base_name(name) in _LOGIN_MODULES)
+    if modules:
+        return f"These say how clients log in, and are read from the broker's own file only: [{', '.join(modules)}]"
     bare = sorted(name for name in values if name in _PER_LISTENER_ONLY)
     if bare:
         return (

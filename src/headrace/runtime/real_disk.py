@@ -264,6 +264,10 @@ class RealLock:
         _held_here.discard(self._key)
 
 
+#: What is made here is for its owner alone: records may be secrets, and so is what users log in by.
+OWNERS_FILE = 0o600
+OWNERS_DIRECTORY = 0o700
+
 # Lock files held by this process. Checked before the file is opened, because closing a second descriptor of it
 # would drop this process's POSIX lock.
 _held_here: set[str] = set()
@@ -305,12 +309,14 @@ class RealDisk:
     def open(self, path: str, *, create: bool = False) -> RealFile:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         try:
-            return self._file(path, os.open(path, flags, 0o644))
+            return self._file(path, os.open(path, flags, OWNERS_FILE))
         except OSError as error:
             if error.errno not in NONE_LEFT:
                 raise DiskError.of(error, "open", path) from error
         # Without a wait: whoever opens a file to keep it open has a lock that others need to close theirs.
-        return self._with_room("open", path, lambda: self._file(path, os.open(path, flags, 0o644)), may_wait=False)
+        return self._with_room(
+            "open", path, lambda: self._file(path, os.open(path, flags, OWNERS_FILE)), may_wait=False
+        )
 
     def exists(self, path: str) -> bool:
         return _stat_or_none(path) is not None
@@ -328,7 +334,7 @@ class RealDisk:
 
     def makedirs(self, path: str) -> None:
         with _as_disk_error("makedirs", path):
-            os.makedirs(path, exist_ok=True)
+            os.makedirs(path, OWNERS_DIRECTORY, exist_ok=True)
 
     def rename(self, source: str, target: str) -> None:
         with _as_disk_error("rename", source):
@@ -381,7 +387,7 @@ class RealDisk:
         if key in _held_here:
             raise DirectoryLockedError(path, os.getpid())
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-        number = self._with_room("lock", path, lambda: os.open(path, flags, 0o644))
+        number = self._with_room("lock", path, lambda: os.open(path, flags, OWNERS_FILE))
         try:
             fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
             fcntl.lockf(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -414,10 +420,14 @@ def _read_whole(path: str) -> bytes:
         return file.read()
 
 
+def _owners(path: str, flags: int) -> int:
+    return os.open(path, flags, OWNERS_FILE)
+
+
 def _replace(path: str, data: bytes, *, syncs: bool) -> None:
     temporary = path + ".tmp"
     try:
-        with open(temporary, "wb") as file:
+        with open(temporary, "wb", opener=_owners) as file:
             file.write(data)
             file.flush()
             if syncs:

@@ -12,6 +12,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from headrace.broker.requests.costly_requests import CostlyRequests
@@ -34,6 +35,10 @@ log = logging.getLogger("headrace.broker.server.acceptor")
 SPARE_KEPT_S = 5.0
 # Which part of what requests may hold may be kept besides, in such buffers.
 SPARES_DIVISOR = 8
+#: For how long somebody who has not shown who it is has its place before others who need it; and how many connections,
+#: the oldest ones, are looked at for such.
+STRANGER_S = 1.0
+LOOKED_AT_MAX = 1000
 #: How many connections of addresses that connect too often wait for their end.
 PAUSED_MAX = 1000
 
@@ -98,6 +103,8 @@ class Acceptor:
         limits = self.limits
         allowed = (limits.connections_per_address_overrides or {}).get(address, limits.connections_per_address_max)
         reason = None
+        if len(self.connections) > min(limits.connections_max, self.shares.connections_max):
+            self._make_room()
         if len(self.connections) > limits.connections_max:
             reason = f"max.connections={limits.connections_max} is reached"
         elif len(self.connections) > self.shares.connections_max:
@@ -115,6 +122,20 @@ class Acceptor:
             if count:
                 log.warning("%d connections were refused since this was last said, now %s: %s", count, address, reason)
         return reason
+
+    def _make_room(self) -> None:
+        """Who has been here for a while and has not shown who it is goes, for somebody who may: the first of an address
+        that has the most connections. So a flood of such keeps nobody out for long."""
+        now = self.now()
+        strangers = [
+            one
+            for one in islice(self.connections, LOOKED_AT_MAX)
+            if now - one.began > STRANGER_S and (is_stranger(one) or not one.has_been_valid)
+        ]
+        if strangers:
+            chosen = max(strangers, key=lambda one: self._per_address[one.peer_host])
+            chosen.abort("it has not shown who it is, and others need the room")
+            self.release(chosen)
 
     def _connects_too_often(self, connection: ServerConnection) -> str | None:
         """A connection over its address's quota is not heard, and ended after a while.

@@ -28,7 +28,7 @@ THIS_MACHINE: Final = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True)
-class Identity:
+class Certified:
     """A certificate and its key, as PEM."""
 
     certificate: str
@@ -77,7 +77,7 @@ class Authority:
         password: str | None = None,
         days: int = DAYS,
         is_client: bool = False,
-    ) -> Identity:
+    ) -> Certified:
         """A certificate for these hosts (a client's has none); with a password, its key is encrypted."""
         key = ec.generate_private_key(ec.SECP256R1())
         made = _builder(_subject(name), self._certificate.subject, key.public_key(), days)
@@ -92,9 +92,9 @@ class Authority:
         if not is_client:
             made = made.add_extension(x509.SubjectAlternativeName([_host(host) for host in hosts]), critical=False)
         certificate = made.sign(self._key, hashes.SHA256()).public_bytes(_PEM).decode()
-        return Identity(certificate, _key_text(key, password))
+        return Certified(certificate, _key_text(key, password))
 
-    def pkcs12(self, identity: Identity, password: str) -> bytes:
+    def pkcs12(self, identity: Certified, password: str) -> bytes:
         """The identity and this authority in one store, as Java's tools write them."""
         key = serialization.load_pem_private_key(identity.key.encode(), None)
         assert isinstance(key, ec.EllipticCurvePrivateKey)

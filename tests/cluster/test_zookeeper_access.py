@@ -52,7 +52,7 @@ def test_without_settings_it_is_plain() -> None:
     ("settings", "problem"),
     [
         ({"zookeeper_ssl_truststore_location": "/no/such/file"}, "cannot be read"),
-        ({"zookeeper_ssl_truststore_location": __file__}, "keytool -importkeystore"),
+        ({"zookeeper_ssl_truststore_location": __file__}, "neither PEM nor PKCS#12"),
         ({"zookeeper_ssl_enabled_protocols": "SSLv3"}, "has none of TLSv1.2"),
         ({"zookeeper_ssl_crl_enable": "true"}, "not looked for; set it to false"),
     ],

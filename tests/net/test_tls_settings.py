@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("cryptography")
 
 from headrace import Admin, Consumer, Producer
-from headrace.certificates import Authority, Identity
+from headrace.certificates import Authority, Certified
 from headrace.client.configs import COMMON_KEYS, UnknownConfigWarning, read_config
 from headrace.client.producer.config import read_producer_config
 from headrace.config import ConfigDefinition, ConfigError
@@ -36,7 +36,7 @@ def context(**given: Any) -> ssl.SSLContext:
     return made
 
 
-def inline(identity: Identity, **more: Any) -> dict[str, Any]:
+def inline(identity: Certified, **more: Any) -> dict[str, Any]:
     return {"ssl_keystore_key": identity.key, "ssl_keystore_certificate_chain": identity.certificate, **more}
 
 

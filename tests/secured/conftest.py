@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from headrace.certificates import Authority, Identity
+    from headrace.certificates import Authority, Certified
 
 MODULES = "org.apache.kafka.common.security."
 PLAIN_MODULE = MODULES + "plain.PlainLoginModule"
@@ -46,7 +46,7 @@ class SecuredKafka:
         self.authority = authority
         self.truststore = directory / "authority.pem"
         self.truststore.write_text(authority.certificate)
-        self.client: Identity = authority.issue("a client")
+        self.client: Certified = authority.issue("a client")
         self.keystore = self.client.save(directory / "client.pem")
         server = authority.issue("a broker").save(directory / "server.pem")
         self.ports = dict(zip(("SASL_PLAINTEXT", "SASL_SSL", "SSL", "CONTROLLER"), _free_ports(4)))

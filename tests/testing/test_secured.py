@@ -11,7 +11,7 @@ import pytest
 
 from headrace import Producer
 from headrace.errors import HeadraceError, SaslAuthenticationFailedError, TopicAuthorizationFailedError
-from headrace.testing import EmbeddedBroker, Security, broker
+from headrace.testing import EmbeddedBroker, Secured, broker
 
 
 def principals(kafka: EmbeddedBroker) -> set[str]:
@@ -49,7 +49,7 @@ def test_nobody_else_gets_in() -> None:
 
 
 def test_users_and_acls_of_ones_own() -> None:
-    security = Security("SASL_PLAINTEXT", users={"admin": 'a "quoted" \\ secret', "dora": "explorer"}, acls=True)
+    security = Secured("SASL_PLAINTEXT", users={"admin": 'a "quoted" \\ secret', "dora": "explorer"}, acls=True)
     assert "explorer" not in repr(security)
     with broker(security=security) as kafka:
         with Producer(kafka.client(mechanism="PLAIN")) as producer:

@@ -44,7 +44,7 @@ from headrace.broker.security.setup import BrokerSecurity
 from headrace.broker.server.acceptor import Acceptor, ConnectionLimits
 from headrace.broker.server.descriptors import share_out
 from headrace.broker.server.frame_memory import FrameLimits
-from headrace.broker.server.listeners import ListenerSetting, broker_listeners, parse_listeners
+from headrace.broker.server.listeners import ListenerSetting, parse_listeners
 from headrace.broker.share_groups.service import ShareGroupService
 from headrace.broker.view import ClusterView
 from headrace.cluster.answers import Answers
@@ -107,7 +107,6 @@ class Broker:
         #: Where Prometheus reads the metrics, if they are served.
         self.metrics_address: str | None = None
         self.pipeline = RequestPipeline(self)
-        self.pipeline.access.broker_listeners = broker_listeners(self.listener_settings, config)
         limits = ConnectionLimits(
             connections_max=config.get_int("max.connections"),
             connections_per_address_max=config.get_int("max.connections.per.ip"),
@@ -120,7 +119,11 @@ class Broker:
         self.acceptor = Acceptor(self, limits, share_out(runtime.descriptors))
         self.security = BrokerSecurity(runtime, config, self.listener_settings, lambda: self.image)
         self.acceptor.security = self.security.listeners
-        self.pipeline.access.authenticated_listeners = self.security.authenticated
+        access = self.pipeline.access
+        access.authenticated_listeners = self.security.authenticated
+        access.broker_listeners = frozenset({self.security.inter_broker.setting.name})
+        access.has_strangers = len(self.listener_settings) > 1 or bool(access.authenticated_listeners)
+        access.broker_principals = self.security.inter_broker.principals
         #: Where batches are looked into, which may take long: beside the disk threads, which others wait for.
         self.checks = Checks(runtime.workers, self.acceptor.used, runtime.clock.monotonic)
         self.fetch_sessions = FetchSessions(
@@ -246,6 +249,7 @@ class Broker:
         cluster_id, number = None, None
         patience: StorePatience | None = None
         if store is not None:
+            self.security.inter_broker.begin(config)
             found, number = await self.runtime.offload(startup.known_identity, self.runtime, config)
             self._to_close.append(store.close)
             self._started = True
@@ -259,6 +263,7 @@ class Broker:
         )
         self._started = True
         self.controller = Controller(self.node_id, config, self.runtime.rng, self.runtime.uuid)
+        self.controller.own_users = lambda image: self.security.inter_broker.own_users(image, self.runtime)
         self.cluster = ClusterView(self.node_id, self.cluster_id, self.incarnation, self.controller)
         files = self.directories.caches.files
         files.resize(self.acceptor.shares.files_beside(0))
@@ -419,8 +424,7 @@ class Broker:
         # Until a proposal is answered for good, its leader has to know of every copy that was not.
         self.replication.ask_controller = functools.partial(self.membership.ask_controller, once=True)
         self._to_close.append(self.membership.close)
-        first = self.listener_settings[0]
-        await self.membership.join(first.advertised_host, first.public_port, patience)
+        await self.membership.join(self.security.inter_broker.in_order, patience)
 
     def is_registered(self, broker_epoch: int) -> None:
         """The controller has registered this process, and gives it that epoch."""
@@ -430,6 +434,7 @@ class Broker:
     def _look_at_brokers(self) -> None:
         """Brokers have come or gone: whatever was meant for another life of one ends, and so does this one's."""
         self.identity.look()
+        self.pipeline.access.broker_listeners = self.security.inter_broker.listeners_of(self.image.brokers)
         self.replication.peers.look_again()
         if self.membership is not None:
             self.membership.peers.look_again()

@@ -21,6 +21,7 @@ from headrace.net.connection import Connection, ConnectionState
 from headrace.net.connections import Connections, Transport
 from headrace.net.loop import LoopDriver
 from headrace.net.node import Node
+from headrace.net.security import PLAINTEXT, Security
 from headrace.net.settings import ConnectionSettings
 from headrace.runtime import Clock, Runtime
 
@@ -90,6 +91,7 @@ class Peers(LoopDriver[_PeerConnections]):
         *,
         client_id: str,
         request_timeout_ms: int,
+        security: Security = PLAINTEXT,
     ) -> None:
         settings = ConnectionSettings(
             client_id=client_id,
@@ -98,6 +100,7 @@ class Peers(LoopDriver[_PeerConnections]):
             setup_backoff=Backoff(3000, 10_000),
             request_timeout_ms=request_timeout_ms,
             idle_max_ms=600_000,
+            security=security,
         )
         super().__init__(
             lambda transport: _PeerConnections(settings, runtime.clock, runtime.rng, transport, locate), runtime

@@ -259,7 +259,7 @@ def registration(broker: Broker, missing: list[bytes], logs: Mapping[TopicPartit
     """
     listeners = [
         Endpoint(setting.name, setting.advertised_host, setting.public_port, SECURITY_PROTOCOLS[setting.protocol])
-        for setting in broker.listener_settings
+        for setting in broker.security.inter_broker.in_order
     ]
     rack = broker.started_with["broker.rack"]
     return Registration(

@@ -8,7 +8,7 @@ when that is done.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from headrace.cluster import acls, assignments, brokers, config_changes, features, leadership, quotas, security, topics
@@ -84,6 +84,8 @@ class Controller:
         self.config = config
         self._rng = rng
         self._new_uuid = new_uuid
+        #: What lets brokers log in at each other where that needs a user in the metadata.
+        self.own_users: Callable[[Image], Sequence[MetadataRecord]] = lambda image: ()
 
     def _configs(self, image: Image) -> ConfigContext:
         return ConfigContext(image, self.config, self.node_id)
@@ -95,12 +97,12 @@ class Controller:
         return leadership.rules_of(image, BrokerLayers.of(image, self.config, self.node_id))
 
     def bootstrap(self, image: Image) -> list[MetadataRecord]:
-        """The first records of a new cluster; none where there are some already."""
+        """The first records of a new cluster; none where there are some already, but for the brokers' own users."""
         # Not whether there are records at all: an election leaves one, and a crash may come right after it.
         if features.METADATA_VERSION in image.features:
-            return []
+            return list(self.own_users(image))
         # As in Kafka: the cluster's value is kept with the cluster, not with whichever broker is asked.
-        return [*features.initial_records(), self._min_isr_record()]
+        return [*features.initial_records(), self._min_isr_record(), *self.own_users(image)]
 
     # --- topics -------------------------------------------------------------------------------------------------------
 

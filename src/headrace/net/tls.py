@@ -68,6 +68,16 @@ def server_context(values: Mapping[str, Any]) -> ssl.SSLContext:
     return context
 
 
+def renew(context: ssl.SSLContext, values: Mapping[str, Any]) -> None:
+    """Let the next connections show another certificate, and trust other authorities as well as those before."""
+    _trust(context, values)
+    _load_identity(context, values)
+
+
+def der_of(pem: str) -> bytes:
+    return ssl.PEM_cert_to_DER_cert(pem)
+
+
 def _context(protocol: int, values: Mapping[str, Any]) -> ssl.SSLContext:
     context = ssl.SSLContext(protocol)
     versions = [_VERSIONS[name] for name in values["ssl.enabled.protocols"] if name in _VERSIONS]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from headrace.testing.processes import BrokerDidNotStartError, BrokerProcess
     from headrace.testing.proxy import Cut, Direction, FaultProxy, Reorder
     from headrace.testing.schema_registry import EmbeddedRegistry, registry
-    from headrace.testing.secured import Security
+    from headrace.testing.secured import Secured
     from headrace.testing.server_process import free_port
     from headrace.testing.simulated.cluster import SimulatedCluster, simulated_cluster
     from headrace.testing.zookeeper import ZooKeeperEnsemble, ZooKeeperNotFoundError, ZooKeeperProcess
@@ -32,7 +32,7 @@ _LAZY = {
     "EmbeddedRegistry": "schema_registry",
     "FaultProxy": "proxy",
     "Reorder": "proxy",
-    "Security": "secured",
+    "Secured": "secured",
     "SimulatedCluster": "simulated.cluster",
     "ZooKeeperEnsemble": "zookeeper",
     "ZooKeeperNotFoundError": "zookeeper",
@@ -58,7 +58,7 @@ __all__ = [
     "FaultProxy",
     "NoZooKeeper",
     "Reorder",
-    "Security",
+    "Secured",
     "SimulatedCluster",
     "ZooKeeperEnsemble",
     "ZooKeeperNotFoundError",

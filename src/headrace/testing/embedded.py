@@ -21,7 +21,7 @@ from headrace.broker.broker import Broker
 from headrace.runtime import real_runtime
 
 if TYPE_CHECKING:
-    from headrace.testing.secured import SecuredClients, Security
+    from headrace.testing.secured import Secured, SecuredClients
 
 T = TypeVar("T")
 
@@ -82,12 +82,12 @@ def broker(
     overrides: Mapping[str, str] | None = None,
     *,
     port: int = 0,
-    security: str | Security | None = None,
+    security: str | Secured | None = None,
 ) -> Iterator[EmbeddedBroker]:
     """Start a broker on a free port, and stop it at the end.
 
     Data in `directory` is kept, and the broker stops cleanly. Without one it is thrown away, so nothing is synced.
-    With `security` ("SSL", "SASL_PLAINTEXT", "SASL_SSL", or a `Security`) clients show who they are:
+    With `security` ("SSL", "SASL_PLAINTEXT", "SASL_SSL", or a `Secured`) clients show who they are:
     `kafka.client("alice")` has their settings.
     """
     with contextlib.ExitStack() as stack:
@@ -96,10 +96,10 @@ def broker(
             directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-"))
         secured = None
         if security is not None:
-            from headrace.testing.secured import SecuredClients, Security
+            from headrace.testing.secured import Secured, SecuredClients
 
             files = stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-security-"))
-            wanted = Security(security) if isinstance(security, str) else security
+            wanted = Secured(security) if isinstance(security, str) else security
             secured = SecuredClients(wanted, Path(files))
         settings = {
             "listeners": f"PLAINTEXT://127.0.0.1:{port}",

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from headrace.broker.broker import Broker
+from headrace.broker.security.inter_broker import scram_record
 from headrace.broker.security.users import SCRAM_NUMBERS
 from headrace.certificates import Authority
 from headrace.cluster.decision import Decision
 from headrace.cluster.image import Image
-from headrace.cluster.records import MetadataRecord, UserScramCredentialRecord
+from headrace.cluster.records import MetadataRecord
 from headrace.net.sasl.serving import scram_keys
 
 ADMIN: Final = "admin"
@@ -26,7 +27,7 @@ _ITERATIONS: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Security:
+class Secured:
     """How a broker for tests is secured. Users log in by PLAIN and SCRAM, or show a certificate (SSL)."""
 
     protocol: str = "SASL_SSL"
@@ -43,7 +44,7 @@ class Security:
 class SecuredClients:
     """The settings of a secured broker, and of its clients. Its files are in a directory of their own."""
 
-    def __init__(self, security: Security, directory: Path) -> None:
+    def __init__(self, security: Secured, directory: Path) -> None:
         self.security = security
         self._directory = directory
         self.has_tls = security.protocol.endswith("SSL")
@@ -85,16 +86,7 @@ class SecuredClients:
                     keys = scram_keys(
                         mechanism, password, iterations=_ITERATIONS, salt=broker.runtime.rng.randbytes(16)
                     )
-                    records.append(
-                        UserScramCredentialRecord(
-                            name=name,
-                            mechanism=number,
-                            salt=keys.salt,
-                            stored_key=keys.stored_key,
-                            server_key=keys.server_key,
-                            iterations=keys.iterations,
-                        )
-                    )
+                    records.append(scram_record(name, number, keys))
 
             def decide(image: Image) -> Decision[None]:
                 return Decision(None, records)

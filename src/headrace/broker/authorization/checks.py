@@ -16,6 +16,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, Final
 
+from headrace.broker.partitions.fetching import replica_id
 from headrace.broker.requests.dispatch import Afterwards as Afterwards
 from headrace.broker.requests.dispatch import CloseConnectionError, RequestContext
 from headrace.broker.requests.rights import CLUSTER_NAME, AnyOf, Operation, Requirement, Resource, Right
@@ -81,6 +82,22 @@ class RightsCheck:
         if check is not None:
             return check(self._surroundings, context, request)
         return check_declared(self._surroundings, context, request)
+
+
+def check_broker(context: RequestContext, request: Any) -> None:
+    """Everybody may do everything, where there is no authorizer, but act as a broker: that changes who has which data.
+
+    Whoever is none hears nothing, as at a broker that has no such request.
+    """
+    handler = context.route.handler
+    acts = handler.between_brokers or (
+        handler.api_key == ApiKey.FETCH and replica_id(request, context.api_version) >= 0
+    )
+    if acts and not context.connection.is_brokers:
+        raise CloseConnectionError(
+            f"{context.principal} asked for {handler.api_key.name} at {context.connection.listener} as a broker would, "
+            "and is none there"
+        )
 
 
 # --- what a handler declares ------------------------------------------------------------------------------------------

@@ -68,6 +68,7 @@ class TransactionService(CoordinatorDriver[Outcome, Shard]):
             lambda node_id: broker.replication.locate(node_id),
             client_id=f"{BROKER_CLIENT_ID}{broker.node_id}-transactions",
             request_timeout_ms=REQUEST_TIMEOUT_MS,
+            security=broker.security.inter_broker.security,
         )
         self._matching = asyncio.Lock()
         self._questions = VerificationQueues(broker, self._peers, self.keep)

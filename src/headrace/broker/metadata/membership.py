@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import functools
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.metadata.absent_brokers import AbsentBrokers
@@ -54,6 +54,7 @@ from headrace.runtime.letting_go import let_go
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
+    from headrace.broker.server.listeners import ListenerSetting
 
 log = logging.getLogger("headrace.broker.metadata.membership")
 
@@ -110,6 +111,7 @@ class ClusterMembership:
             self._locate,
             client_id=f"{BROKER_CLIENT_ID}{broker.node_id}-control",
             request_timeout_ms=int(ASK_TIMEOUT_S * 1000),
+            security=broker.security.inter_broker.security,
         )
         # Well before anyone could take this broker for dead.
         self.stalls = Stalls(self._clock, self._session_s / 4, self._see_decided)
@@ -131,9 +133,13 @@ class ClusterMembership:
 
     # --- coming
 
-    async def join(self, host: str, port: int, patience: StorePatience) -> None:
-        """Let others know of this broker."""
-        self.member = StoreMember(self._broker.node_id, self.incarnation, host, port)
+    async def join(self, listeners: Sequence[ListenerSetting], patience: StorePatience) -> None:
+        """Let others know of this broker, by the first of its listeners and by all of them."""
+        first = listeners[0]
+        addresses = tuple((one.name, one.advertised_host, one.public_port) for one in listeners)
+        self.member = StoreMember(
+            self._broker.node_id, self.incarnation, first.advertised_host, first.public_port, addresses
+        )
         what = f"broker {self.member.node_id} cannot register with the store"
         await patience.insist(what, lambda: self._store.register(self.member))
 
@@ -510,9 +516,10 @@ class ClusterMembership:
         """Where a broker is: the controller's address is known from the store, also before it is registered."""
         if self.seat is not None and self.seat.member.node_id == node_id:
             member = self.seat.member
-            return Node(node_id, member.host, member.port, incarnation=member.incarnation)
+            host, port = member.address(self._broker.security.inter_broker.setting.name)
+            return Node(node_id, host, port, incarnation=member.incarnation)
         broker = self._metadata.image.brokers.get(node_id)
-        return None if broker is None else Node(node_id, broker.host, broker.port, incarnation=broker.incarnation_id)
+        return None if broker is None else self._broker.security.inter_broker.node(broker)
 
     async def ask_controller(
         self,

@@ -68,6 +68,7 @@ class ReplicationManager:
             self.locate,
             client_id=f"{BROKER_CLIENT_ID}{broker.node_id}-fetcher",
             request_timeout_ms=broker.started_with.get_int("replica.socket.timeout.ms"),
+            security=broker.security.inter_broker.security,
         )
         self.throttles = Throttles(broker)
         self.coming = ComingFollowers()
@@ -167,13 +168,7 @@ class ReplicationManager:
     def locate(self, node_id: int) -> Node | None:
         """Where other brokers reach that broker."""
         found = self._broker.image.brokers.get(node_id)
-        if found is None:
-            return None
-        name = self._broker.started_with.values.get("inter.broker.listener.name")
-        address = found.listener(name) if isinstance(name, str) else None
-        if address is None and found.listeners:
-            address = found.listeners[0]
-        return None if address is None else Node(node_id, address.host, address.port, found.rack, found.incarnation_id)
+        return None if found is None else self._broker.security.inter_broker.node(found)
 
     # --- in-sync replicas
 

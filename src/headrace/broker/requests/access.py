@@ -160,8 +160,11 @@ class Access:
         self.quotas_version = 0
         #: The listeners on which a client has to say who it is before anything else.
         self.authenticated_listeners: frozenset[str] = frozenset()
-        #: The listeners that brokers use among themselves.
+        #: The listeners that brokers use among themselves, and who they are where no authorizer decides.
         self.broker_listeners: frozenset[str] = frozenset()
+        self.broker_principals: frozenset[str] = frozenset()
+        #: Whether anyone may come in who is no broker, so that it has to be looked who may act as one.
+        self.has_strangers = False
         self._rights: dict[tuple[str, str], Rights] = {}
 
     def refused(self, context: RequestContext, operation: Operation, resource: Resource, name: str) -> None:
@@ -182,7 +185,12 @@ class Access:
         return found
 
     def is_broker(self, listener: str, rights: Rights | None) -> bool:
-        """Whether another broker may be believed to ask: by where it came in, and what its principal may."""
-        return (
-            listener in self.broker_listeners and rights is not None and rights.may_on_cluster(Operation.CLUSTER_ACTION)
-        )
+        """Whether another broker may be believed to ask: by where it came in, and by its principal, if it has one."""
+        if rights is None:
+            return False
+        is_known = rights.principal != ANONYMOUS
+        if not is_known and listener not in self.broker_listeners:
+            return False
+        if self.authorizer is not None:
+            return rights.may_on_cluster(Operation.CLUSTER_ACTION)
+        return not is_known or rights.principal in self.broker_principals

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from headrace.broker.security.inter_broker import InterBroker
 from headrace.broker.security.listener import ListenerSecurity, listener_security
 from headrace.broker.security.tls import is_of_tls
 from headrace.cluster.decision import NO_ERROR, ApiError
@@ -55,6 +56,8 @@ class BrokerSecurity:
             )
             for setting in settings
         }
+        #: How this broker speaks to others.
+        self.inter_broker = InterBroker(settings, config)
 
     @property
     def authenticated(self) -> frozenset[str]:
@@ -116,6 +119,8 @@ class BrokerSecurity:
     async def _reload_one(self, name: str, tls: ListenerTls) -> None:
         try:
             if await self._runtime.offload(tls.reload, self._config):
+                if name == self.inter_broker.setting.name:
+                    self.inter_broker.renew(self._config)
                 log.info("the listener %s has taken up new certificates or settings of TLS", name)
         except ConfigError as error:
             log.error("%s. It goes on with what it had", error)

@@ -57,12 +57,6 @@ def parse_listeners(config: BrokerConfig) -> list[ListenerSetting]:
     return settings
 
 
-def broker_listeners(settings: list[ListenerSetting], config: BrokerConfig) -> frozenset[str]:
-    """Where other brokers of the cluster come in: the first listener, and the one that is named for them."""
-    named = config.values.get("inter.broker.listener.name")
-    return frozenset({settings[0].name, named.upper()} if isinstance(named, str) else {settings[0].name})
-
-
 def _protocol_map(config: BrokerConfig) -> dict[str, str]:
     items = _items(config, "listener.security.protocol.map")
     return {

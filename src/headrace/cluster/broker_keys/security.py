@@ -90,6 +90,7 @@ SECURITY_KEYS: tuple[BrokerKey, ...] = (
         "sasl.mechanism.inter.broker.protocol",
         STRING,
         "GSSAPI",
+        doc="How brokers log in at each other; the user is in the listener's sasl.jaas.config.",
         mode=PER_BROKER,
     ),
     broker_key(
@@ -139,6 +140,7 @@ SECURITY_KEYS: tuple[BrokerKey, ...] = (
         "security.inter.broker.protocol",
         STRING,
         "PLAINTEXT",
+        doc="The listener that brokers use among themselves, by its protocol; or inter.broker.listener.name.",
         check=one_of("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
     ),
     broker_key("security.providers", STRING, None, importance=LOW),

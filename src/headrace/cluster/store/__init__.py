@@ -64,6 +64,13 @@ class StoreMember:
     incarnation: bytes
     host: str = ""
     port: int = 0
+    #: Name, host and port of every listener, for brokers that do not speak by the first.
+    listeners: tuple[tuple[str, str, int], ...] = ()
+
+    def address(self, listener: str) -> tuple[str, int]:
+        """Where it is reached by who speaks at that listener."""
+        found = next(((host, port) for name, host, port in self.listeners if name == listener), None)
+        return found or (self.host, self.port)
 
 
 @dataclass(frozen=True, slots=True)

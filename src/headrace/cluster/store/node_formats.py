@@ -131,11 +131,15 @@ def _of_member(member: StoreMember) -> dict[str, Any]:
         "incarnation": member.incarnation.hex(),
         "host": member.host,
         "port": member.port,
+        "listeners": [list(listener) for listener in member.listeners],
     }
 
 
 def _member(found: dict[str, Any]) -> StoreMember:
-    return StoreMember(int(found["node"]), bytes.fromhex(found["incarnation"]), str(found["host"]), int(found["port"]))
+    listeners = tuple((str(name), str(host), int(port)) for name, host, port in found.get("listeners", ()))
+    return StoreMember(
+        int(found["node"]), bytes.fromhex(found["incarnation"]), str(found["host"]), int(found["port"]), listeners
+    )
 
 
 def _json(values: dict[str, Any]) -> bytes:

@@ -239,6 +239,24 @@ _WITHOUT_EFFECT = frozenset(
 _WITHOUT_EFFECT_PREFIXES = ("sasl.kerberos.", "sasl.oauthbearer.", "sasl.login.", "sasl.client.")
 
 
+SCHEMA_SETTINGS = (
+    "schema.registry.",
+    "auto.register.schemas",
+    "use.latest.version",
+    "use.schema.id",
+    "normalize.schemas",
+    "latest.cache.",
+    "subject.name.strategy",
+    "key.subject.name.strategy",
+    "value.subject.name.strategy",
+    "basic.auth.user.info",
+    "bearer.auth.token",
+    "json.fail.invalid.schema",
+    "skip.known.types",
+)
+"""Settings that the serializers with schemas read; and what those begin with that are several."""
+
+
 def merge(config: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -> dict[str, Any]:
     """One mapping by Kafka's names, of a mapping and of keywords that have underscores for dots."""
     merged: dict[str, Any] = dict(config or {})

@@ -2,8 +2,8 @@
 
 A serializer is an object with `serialize(topic, data) -> bytes | None`, a deserializer one with `deserialize(topic,
 data)`; both may have `configure(config, is_key)` and `close()`. None never gets there: it stays None. In a
-configuration a serializer is an object, the dotted name of a class, one of our short names ("string", "json"), or
-Java's class name.
+configuration a serializer is an object, the dotted name of a class, one of our short names ("string", "json", "avro"),
+or Java's class name. A deserializer that has `deserialize_with_headers(topic, data, headers)` is called by that.
 """
 
 from __future__ import annotations
@@ -201,6 +201,21 @@ _DESERIALIZERS: dict[str, type[Any]] = {
 }
 
 
+# Those that need the extra `schemas`, loaded when they are named.
+_CONFLUENT = "io.confluent.kafka.serializers."
+_WITH_SCHEMAS = {
+    "avro": ("avro.Avro", _CONFLUENT + "KafkaAvro"),
+    "json-schema": ("json_schema.JsonSchema", _CONFLUENT + "json.KafkaJsonSchema"),
+    "protobuf": ("protobuf.Protobuf", _CONFLUENT + "protobuf.KafkaProtobuf"),
+}
+_ELSEWHERE = {
+    name: f"headrace.schemas.{ours}{role}"
+    for short, (ours, java) in _WITH_SCHEMAS.items()
+    for role in ("Serializer", "Deserializer")
+    for name in (f"{short}{role}", java + role)
+}
+
+
 def make_serializer(given: Any, config: Mapping[str, Any], is_key: bool) -> Serializer | None:
     """The serializer that was configured, configured itself; None for plain bytes, which need no call per record."""
     name = "key.serializer" if is_key else "value.serializer"
@@ -221,7 +236,12 @@ def make(
     """An object from an object, a class, a function, or a name; `configure(config, is_key)` is called if it has it."""
     if given is None:
         return None
-    made = load(given, name, known) if isinstance(given, str) else given
+    if isinstance(given, str):
+        role = "Serializer" if method == "serialize" else "Deserializer"
+        elsewhere = _ELSEWHERE.get(given) or _ELSEWHERE.get(given + role)
+        made = load(elsewhere or given, name, known)
+    else:
+        made = given
     if isinstance(made, type):
         made = made()
     if not hasattr(made, method) and callable(made):

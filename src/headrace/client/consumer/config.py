@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.client.configs import common_keys, key, read_config
+from headrace.client.configs import SCHEMA_SETTINGS, common_keys, key, read_config
 from headrace.config import (
     Check,
     ConfigDefinition,
@@ -197,7 +197,7 @@ CONSUMER_KEYS = (
 CONSUMER_CONFIGS = ConfigDefinition(CONSUMER_KEYS)
 
 # Read by the deserializers and assignors themselves.
-_EXTRA = ("key.deserializer.", "value.deserializer.", "deserializer.")
+_EXTRA = ("key.deserializer.", "value.deserializer.", "deserializer.", *SCHEMA_SETTINGS)
 
 _CLASSIC_ONLY = {
     "session.timeout.ms": "the broker decides, by group.consumer.session.timeout.ms and the group's own configs",

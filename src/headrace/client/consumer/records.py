@@ -119,16 +119,16 @@ class Deserializers:
     def convert(self, records: list[ConsumerRecord]) -> tuple[list[ConsumerRecord], RecordDeserializationError | None]:
         """The records up to the first that cannot be read, and the error that stands there."""
         made: list[ConsumerRecord] = []
-        key_of, value_of = _method(self._key), _method(self._value)
+        (key_of, key_with_headers), (value_of, value_with_headers) = _method(self._key), _method(self._value)
         for record in records:
             topic, partition, offset, timestamp, kind, key, value, headers, epoch = record
             part = "key"
             try:
                 if key is not None and key_of is not None:
-                    key = key_of(topic, key)
+                    key = key_of(topic, key, headers) if key_with_headers else key_of(topic, key)
                 part = "value"
                 if value is not None and value_of is not None:
-                    value = value_of(topic, value)
+                    value = value_of(topic, value, headers) if value_with_headers else value_of(topic, value)
             except Exception as error:  # noqa: BLE001 - whatever a deserializer raises, the caller must learn where
                 failure = RecordDeserializationError(TopicPartition(topic, partition), offset, repr(error), part)
                 failure.__cause__ = error
@@ -137,8 +137,12 @@ class Deserializers:
         return made, None
 
 
-def _method(deserializer: Deserializer | None) -> Callable[[str, bytes], Any] | None:
-    return None if deserializer is None else deserializer.deserialize
+def _method(deserializer: Deserializer | None) -> tuple[Callable[..., Any] | None, bool]:
+    """What to call, and whether it takes the record's headers too."""
+    if deserializer is None:
+        return None, False
+    with_headers = getattr(deserializer, "deserialize_with_headers", None)
+    return (deserializer.deserialize, False) if with_headers is None else (with_headers, True)
 
 
 class ConsumerRecords(Sequence[ConsumerRecord]):

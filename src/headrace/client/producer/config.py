@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.client.configs import common_keys, key, read_config
+from headrace.client.configs import SCHEMA_SETTINGS, common_keys, key, read_config
 from headrace.client.other_names import in_kafkas_words
 from headrace.config import (
     NO_DEFAULT,
@@ -140,7 +140,7 @@ PRODUCER_KEYS = (
 PRODUCER_CONFIGS = ConfigDefinition(PRODUCER_KEYS)
 
 # Read by the serializers themselves.
-_EXTRA = ("key.serializer.", "value.serializer.", "serializer.")
+_EXTRA = ("key.serializer.", "value.serializer.", "serializer.", *SCHEMA_SETTINGS)
 
 
 @dataclass(frozen=True, slots=True)

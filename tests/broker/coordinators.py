@@ -421,7 +421,7 @@ def commit_request(group: str, offsets: dict[int, int]) -> OffsetCommitRequest:
 
 def context(version: int) -> Any:
     """As much of a request's context as coordinators look at."""
-    return SimpleNamespace(client_id="c", client_host="h", api_version=version)
+    return SimpleNamespace(client_id="c", client_host="h", api_version=version, topics_to_know=None)
 
 
 def answer(result: Any) -> asyncio.Future[Any]:

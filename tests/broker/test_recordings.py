@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from unittest import mock
@@ -26,14 +26,21 @@ LEFT_OUT = {
     "api_versions/v2": "as v1",
     "features": "levels of KRaft's own features",
     "telemetry": "client telemetry is not served",
-    "kip848": "the newer group protocol is not served",
     "share": "share groups are not served",
 }
-LATER_FILES = {"groups_kip848.jsonl": "the newer group protocol is not served"}
 
 QUICK = ("metadata.jsonl", "produce.jsonl", "offsets_by_time.jsonl")
 LARGE = ("odd.jsonl", "fields.jsonl")
 """By themselves: they need nothing of the others."""
+CONSUMER_GROUPS = ("groups_kip848.jsonl", "groups_kip848_more.jsonl")
+# Played side by side, as they sleep most of the time.
+CONSUMER_AREAS = ("life", "regex/syntax", "regex/works", "regex/new", "migration/", "offsets/", "admin/", "static")
+WITH_SETTINGS = {
+    "fast": "consumer/",
+    "migration-disabled": "migration/",
+    "migration-downgrade": "migration/",
+    "migration-upgrade": "migration/",
+}
 
 
 def as_large_as_kafkas() -> AbstractContextManager[object]:
@@ -48,14 +55,24 @@ def kafka() -> Iterator[testing.EmbeddedBroker]:
         yield running
 
 
-def replay(address: str, *names: str) -> None:
+def start_replay(address: str, *names: str, only: str = "", left_out: Sequence[str] = ()) -> subprocess.Popen[str]:
     command = [sys.executable, str(BEHAVIOUR / "replay.py"), address, *(str(BEHAVIOUR / name) for name in names)]
-    for text in LEFT_OUT:
+    for text in (*LEFT_OUT, *left_out):
         command += ["-x", text]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=REPLAY_TIMEOUT_S, check=False)
-    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
-    passed = int(done.stdout.rsplit(" passed", 1)[0].rsplit(maxsplit=1)[-1])
+    if only:
+        command += ["-k", only]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def check_replayed(process: subprocess.Popen[str]) -> None:
+    output, _ = process.communicate(timeout=REPLAY_TIMEOUT_S)
+    assert process.returncode == 0, output[-6000:]
+    passed = int(output.rsplit(" passed", 1)[0].rsplit(maxsplit=1)[-1])
     assert passed > 0
+
+
+def replay(address: str, *names: str, only: str = "") -> None:
+    check_replayed(start_replay(address, *names, only=only))
 
 
 @pytest.mark.parametrize("name", QUICK)
@@ -68,7 +85,7 @@ def test_answers_as_the_real_broker_did(kafka: testing.EmbeddedBroker, name: str
 def test_all_recordings_one_after_the_other(kafka: testing.EmbeddedBroker) -> None:
     # In one run and in this order: a case of `groups` finds a group that one of `group_offsets` left behind.
     names = sorted(path.name for path in BEHAVIOUR.glob("*.jsonl"))
-    replay(kafka.address, *(name for name in names if name not in LATER_FILES and name not in LARGE))
+    replay(kafka.address, *(name for name in names if name not in (*LARGE, *CONSUMER_GROUPS)))
 
 
 @pytest.mark.slow
@@ -76,3 +93,22 @@ def test_all_recordings_one_after_the_other(kafka: testing.EmbeddedBroker) -> No
 @pytest.mark.parametrize("name", LARGE)
 def test_odd_requests_are_answered_as_the_real_broker_did(kafka: testing.EmbeddedBroker, name: str) -> None:
     replay(kafka.address, name)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(REPLAY_TIMEOUT_S + 10)
+def test_consumer_groups_answer_as_the_real_brokers_do(kafka: testing.EmbeddedBroker) -> None:
+    names = CONSUMER_GROUPS
+    running = [start_replay(kafka.address, *names, only=area) for area in CONSUMER_AREAS]
+    running.append(start_replay(kafka.address, *names, left_out=CONSUMER_AREAS))
+    for process in running:
+        check_replayed(process)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WITH_SETTINGS)
+def test_groups_answer_as_the_real_brokers_do_with_other_settings(name: str) -> None:
+    lines = (BEHAVIOUR / "with_settings" / f"{name}.properties").read_text().split()
+    settings = dict(line.split("=", 1) for line in lines)
+    with as_large_as_kafkas(), testing.broker(overrides=SETTINGS | settings) as running:
+        replay(running.address, f"with_settings/{name}.jsonl", only=WITH_SETTINGS[name])

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from headrace.coordination import Caller, Effect, Now, Timer
+from headrace.coordination import Caller, CoordinatorRecord, Effect, Now, Timer
 from headrace.errors import ErrorCode
 from headrace.groups.classic.state import ClassicGroup, GroupState
 from headrace.groups.config import GroupConfig
@@ -154,8 +154,14 @@ class Administration:
         group.is_dead = True
         # Also for offsets that are still being written: their records come before these tombstones.
         self._offsets.write_tombstones(out, group, group.offsets.partitions(), partial(self._offset_stays, deletion))
+        tombstones = group.tombstones()
+        written = {record.key for record in tombstones}
+        # Also of what could not be written so far: some of it may be in the log all the same.
+        tombstones += [
+            CoordinatorRecord(group.partition, key, None) for key in group.book.unwritten if key not in written
+        ]
         out.effects.append(
-            Effect(tuple(group.tombstones()), partial(self._deleted, deletion), partial(self._not_deleted, deletion))
+            Effect(tuple(tombstones), partial(self._deleted, deletion), partial(self._not_deleted, deletion))
         )
 
     def _offset_stays(self, deletion: _Deletion, out: Outcome, error: ErrorCode, at: Now) -> None:

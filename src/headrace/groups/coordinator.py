@@ -16,8 +16,11 @@ from headrace.groups.classic import answers
 from headrace.groups.classic.kind import ClassicGroups
 from headrace.groups.classic.membership import GroupMemberships
 from headrace.groups.classic.rebalance import Rebalances
+from headrace.groups.classic.state import ClassicGroup
 from headrace.groups.config import GroupConfig
+from headrace.groups.consumer.group import ConsumerGroup
 from headrace.groups.consumer.kind import ConsumerGroups
+from headrace.groups.consumer.moving import ClassicSide
 from headrace.groups.deleted_topics import DeletedTopics
 from headrace.groups.epochs.topic_hash import TopicHashes
 from headrace.groups.fetching import OffsetFetches
@@ -58,7 +61,15 @@ class GroupCoordinator(Coordinator[Outcome, Shard]):
         self._membership = GroupMemberships(config, rng, self._shards, self._rebalances)
         hashes = TopicHashes(topics)
         #: What only groups of one kind are asked.
-        self.consumer = ConsumerGroups(self._shards, topics, settings, config.consumer, hashes, rng)
+        self.consumer = ConsumerGroups(
+            self._shards,
+            topics,
+            settings,
+            config.consumer,
+            hashes,
+            rng,
+            ClassicSide(config.max_size, self._rebalances.prepare),
+        )
         self._kinds: dict[GroupKind, KindOfGroup] = {
             GroupKind.CLASSIC: ClassicGroups(config, self._rebalances),
             GroupKind.CONSUMER: self.consumer,
@@ -152,26 +163,37 @@ class GroupCoordinator(Coordinator[Outcome, Shard]):
             self._config.min_session_timeout_ms <= request.session_timeout_ms <= self._config.max_session_timeout_ms
         ):
             error = ErrorCode.INVALID_SESSION_TIMEOUT
-        if error == ErrorCode.NONE:
-            self._membership.join(out, caller, request, at)
-        else:
+        group = self._shards.groups.get(request.group_id)
+        if error != ErrorCode.NONE:
             answers.join_error(out, caller, error, request.member_id)
+        elif isinstance(group, ConsumerGroup) and not group.is_empty:
+            self.consumer.classic_members.join(out, caller, group, request, at)
+        elif group is not None and not isinstance(group, ClassicGroup | ConsumerGroup):
+            answers.join_error(out, caller, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, request.member_id)
+        else:
+            self.consumer.make_room(out, request.group_id, at)
+            self._membership.join(out, caller, request, at)
         return out
 
     def sync_group(self, caller: Caller, request: SyncGroupRequest, at: Now) -> Outcome:
         out = Outcome()
         error = self._reachable(request.group_id)
-        if error == ErrorCode.NONE:
-            self._membership.sync(out, caller, request, at)
-        else:
+        group = self._shards.groups.get(request.group_id)
+        if error != ErrorCode.NONE:
             answers.sync_error(out, caller, error)
+        elif isinstance(group, ConsumerGroup):
+            self.consumer.classic_members.sync(out, caller, group, request, at)
+        else:
+            self._membership.sync(out, caller, request, at)
         return out
 
     def heartbeat(self, caller: Caller, request: HeartbeatRequest, at: Now) -> Outcome:
         out = Outcome()
-        group = self._shards.classic(request.group_id)
-        if group is not None and request.group_id:
+        group = self._shards.groups.get(request.group_id)
+        if isinstance(group, ClassicGroup) and request.group_id:
             error = self._membership.heartbeat(out, group, request, at)
+        elif isinstance(group, ConsumerGroup):
+            error = self.consumer.classic_members.heartbeat(out, group, request, at)
         else:
             error = self._reachable(request.group_id)
             if error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
@@ -184,10 +206,13 @@ class GroupCoordinator(Coordinator[Outcome, Shard]):
     def leave_group(self, caller: Caller, request: LeaveGroupRequest, at: Now) -> Outcome:
         out = Outcome()
         error = self._reachable(request.group_id)
-        if error == ErrorCode.NONE:
-            self._membership.leave(out, caller, request, at)
-        else:
+        group = self._shards.groups.get(request.group_id)
+        if error != ErrorCode.NONE:
             out.reply(caller, LeaveGroupResponse(error_code=error))
+        elif isinstance(group, ConsumerGroup):
+            self.consumer.classic_members.leave(out, caller, group, request, at)
+        else:
+            self._membership.leave(out, caller, request, at)
         return out
 
     def _reachable(self, group_id: str) -> ErrorCode:

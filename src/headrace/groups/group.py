@@ -14,6 +14,7 @@ from headrace.coordination import CoordinatorRecord, Now
 from headrace.errors import ErrorCode
 from headrace.groups.group_offsets import CommittedOffset, GroupOffsets
 from headrace.groups.outcome import Outcome
+from headrace.groups.write_book import WriteBook
 
 DEAD_STATE = "Dead"
 
@@ -47,6 +48,7 @@ class Group(ABC):
     partition: int
     offsets: GroupOffsets = field(default_factory=GroupOffsets, kw_only=True)
     is_dead: bool = field(default=False, kw_only=True)
+    book: WriteBook = field(default_factory=WriteBook, kw_only=True)
 
     @property
     @abstractmethod

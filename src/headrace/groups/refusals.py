@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from headrace.coordination import Reply
 from headrace.errors import ErrorCode
+from headrace.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatResponse
 from headrace.protocol.messages.delete_groups import DeleteGroupsResponse
 from headrace.protocol.messages.join_group import JoinGroupResponse
 from headrace.protocol.messages.leave_group import LeaveGroupResponse
@@ -33,6 +34,9 @@ def refused(reply: Reply, error: ErrorCode) -> Reply:
         case OffsetDeleteResponse():
             if response.error_code == ErrorCode.NONE:
                 return Reply(reply.token, OffsetDeleteResponse(error_code=error))
+        case ConsumerGroupHeartbeatResponse():
+            if response.error_code == ErrorCode.NONE:
+                return Reply(reply.token, ConsumerGroupHeartbeatResponse(error_code=error, error_message=error.message))
         case OffsetCommitResponse() | TxnOffsetCommitResponse() | DeleteGroupsResponse():
             pass
         case _:

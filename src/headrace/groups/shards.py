@@ -70,7 +70,7 @@ class Shards(coordination.Shards[Shard]):
 
     def replace(self, old: Group, new: Group) -> None:
         """A group becomes one of another kind, or as good as new: it has the same name, partition and offsets."""
-        new.offsets = old.offsets
+        new.offsets, new.book = old.offsets, old.book
         shard = self.of(old)
         shard.groups[old.group_id] = self.groups[old.group_id] = new
 

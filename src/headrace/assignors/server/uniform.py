@@ -6,11 +6,13 @@ brokers of both kinds answer the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from headrace.assignors._java_order import hash_order, spread, table_size
 from headrace.assignors.server.base import Assignments, GroupSpec
 from headrace.assignors.server.unequal import assign_unequal
+
+_BUCKETS_MIN = 16
 
 
 class UniformAssignor:
@@ -24,7 +26,11 @@ class UniformAssignor:
 
 
 def assign_equal(group: GroupSpec, member_ids: list[str]) -> Assignments:
-    """All members are subscribed to the same topics."""
+    """All members are subscribed to the same topics.
+
+    Each keeps what it has up to its share. Where shares differ by one, the larger ones are kept by who comes first; if
+    not all of them are, those that come last get one more.
+    """
     topics = topic_order(group.members[member_ids[0]].topics)
     if not topics:
         return {}
@@ -35,36 +41,48 @@ def assign_equal(group: GroupSpec, member_ids: list[str]) -> Assignments:
         held = group.holders.get(topic, {})
         left += ((topic, partition) for partition in range(count) if partition not in held)
         total += count
-    quota, extra = divmod(total, len(member_ids))
+    share, larger = divmod(total, len(member_ids))
     assigned: dict[str, dict[bytes, list[int]]] = {}
     unfilled: list[tuple[str, int]] = []
     subscribed = frozenset(topics)
-    for number, member_id in enumerate(member_ids):
-        room = quota + (number < extra)
+    for member_id in member_ids:
+        may_be_larger = larger > 0
+        room = share + may_be_larger
         current = group.members[member_id].current
         kept: dict[bytes, list[int]] = {}
         for topic in topic_order(current):
             if topic not in subscribed:
                 continue
-            partitions = sorted(current[topic])
             count = group.partitions_of(topic)
-            if partitions and partitions[-1] >= count:
-                partitions = [partition for partition in partitions if partition < count]
-            if len(partitions) > room:
-                left += ((topic, partition) for partition in partitions[room:])
-                del partitions[room:]
+            partitions = [partition for partition in partition_order(current[topic]) if partition < count]
+            left += ((topic, partition) for partition in partitions[room:])
+            del partitions[room:]
             if partitions:
                 kept[topic] = partitions
                 room -= len(partitions)
         assigned[member_id] = kept
         if room:
-            unfilled.append((member_id, room))
+            unfilled.append((member_id, room - may_be_larger))
+        elif may_be_larger:
+            larger -= 1
     start = 0
-    for member_id, room in unfilled:
-        for topic, partition in left[start : start + room]:
+    for number, (member_id, room) in enumerate(unfilled):
+        end = start + room + (len(unfilled) - number <= larger)
+        for topic, partition in left[start:end]:
             assigned[member_id].setdefault(topic, []).append(partition)
-        start += room
+        start = end
     return assigned
+
+
+def partition_order(partitions: Collection[int]) -> list[int]:
+    """Partitions in the order of a `java.util.HashSet` of so many numbers."""
+    buckets = _BUCKETS_MIN
+    while len(partitions) * 4 > buckets * 3:
+        buckets *= 2
+    found = sorted(partitions)
+    if found and found[-1] >= buckets:
+        found.sort(key=lambda partition: partition & buckets - 1)
+    return found
 
 
 def topic_order(topics: Iterable[bytes]) -> list[bytes]:

@@ -25,7 +25,6 @@ from headrace.protocol.messages.consumer_group_describe import (
     ApiKey.CONSUMER_GROUP_DESCRIBE,
     versions=(0, 1),
     requires=(on_groups(Operation.DESCRIBE, "group_ids"),),
-    each_once=True,
 )
 def consumer_group_describe(
     request: ConsumerGroupDescribeRequest, context: RequestContext, groups: GroupService, cluster: ClusterView

@@ -129,7 +129,7 @@ class GroupMemberships:
             return
         member = group.members[member_id]
         is_leader = group.leader == member_id
-        same = member.protocols == _protocols(request)
+        same = member.protocols == protocols_of(request)
         if group.state is GroupState.COMPLETING_REBALANCE and same:
             # It may not have received the answer to its first join: tell it again.
             answers.join_answer(out, caller, group, member_id, with_members=is_leader)
@@ -151,7 +151,7 @@ class GroupMemberships:
             caller.client_host,
             _rebalance_timeout_ms(caller, request),
             request.session_timeout_ms,
-            _protocols(request),
+            protocols_of(request),
             join=caller,
             is_new=True,
         )
@@ -164,7 +164,7 @@ class GroupMemberships:
     def _update(
         self, out: Outcome, caller: Caller, request: JoinGroupRequest, group: ClassicGroup, member: Member
     ) -> None:
-        group.update(member, _protocols(request), _rebalance_timeout_ms(caller, request), request.session_timeout_ms)
+        group.update(member, protocols_of(request), _rebalance_timeout_ms(caller, request), request.session_timeout_ms)
         before = group.set_join(member, caller)
         if before is not None:
             # It asks again while its join waits: the older request was given up, and is answered so that none stays.
@@ -386,7 +386,7 @@ class GroupMemberships:
         return ErrorCode.NONE
 
 
-def _protocols(request: JoinGroupRequest) -> Protocols:
+def protocols_of(request: JoinGroupRequest) -> Protocols:
     """The first of each name counts, as in Kafka."""
     by_name: dict[str, bytes] = {}
     for protocol in request.protocols:

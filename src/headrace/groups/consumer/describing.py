@@ -37,9 +37,7 @@ def describe(
 def _one(shards: Shards, moves: Moves, topics: TopicLookup, group_id: str) -> DescribedConsumerGroup:
     group = shards.groups.get(group_id)
     if not group_id:
-        return DescribedConsumerGroup(
-            group_id=group_id, error_code=ErrorCode.INVALID_GROUP_ID, error_message="The group id is empty."
-        )
+        return DescribedConsumerGroup(group_id=group_id, error_code=ErrorCode.INVALID_GROUP_ID)
     if group is None or group.is_dead or not isinstance(group, ConsumerGroup):
         error = ErrorCode.NONE if group is not None else shards.error_for(group_id)
         if error != ErrorCode.NONE:
@@ -67,10 +65,18 @@ def _member(group: ConsumerGroup, member: ConsumerMember, topics: TopicLookup) -
         client_host=member.client_host,
         subscribed_topic_names=sorted(member.topics),
         subscribed_topic_regex=member.regex,
-        assignment=_assignment(member.assigned, topics),
+        assignment=_assignment(_held(member), topics),
         target_assignment=_assignment(group.targets.get(member.member_id, {}), topics),
         member_type=CONSUMER_MEMBER if member.classic is None else CLASSIC_MEMBER,
     )
+
+
+def _held(member: ConsumerMember) -> dict[bytes, list[int]]:
+    """What it may still be reading: also what it has to give up."""
+    held = {topic: list(found) for topic, found in member.assigned.items()}
+    for topic, found in member.revoking.items():
+        held.setdefault(topic, []).extend(found)
+    return held
 
 
 def _assignment(partitions: Mapping[bytes, Collection[int]], topics: TopicLookup) -> DescribedAssignment:

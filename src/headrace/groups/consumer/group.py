@@ -229,12 +229,14 @@ class ConsumerGroup(EpochGroup[ConsumerMember, Target]):
         """In a group without members anyone may who claims no epoch."""
         if claim.epoch < 0 and not self.members:
             return ErrorCode.NONE
+        if claim.is_transactional and claim.epoch < 0 and not claim.member_id:
+            return ErrorCode.NONE  # by a producer older than KIP-447, which does not say for whom
         member = self.members.get(claim.member_id)
         if member is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
-        if member.classic is not None:
+        if member.classic is not None or claim.is_transactional:
             return ErrorCode.NONE if claim.epoch == member.epoch else ErrorCode.ILLEGAL_GENERATION
-        if not claim.is_transactional and claim.api_version < EPOCH_COMMIT_VERSION:
+        if claim.api_version < EPOCH_COMMIT_VERSION:
             return ErrorCode.UNSUPPORTED_VERSION
         if claim.epoch > member.epoch:
             return ErrorCode.STALE_MEMBER_EPOCH
@@ -243,7 +245,7 @@ class ConsumerGroup(EpochGroup[ConsumerMember, Target]):
     def may_commit_partition(self, claim: CommitClaim, topic_id: bytes, partition: int) -> ErrorCode:
         """A member may commit by an older epoch what it has had since then: nobody else had it in between."""
         member = self.members.get(claim.member_id)
-        if member is None or member.classic is not None or claim.epoch == member.epoch:
+        if member is None or claim.epoch == member.epoch:
             return ErrorCode.NONE
         since = member.assigned.get(topic_id, {}).get(partition)
         if since is None:

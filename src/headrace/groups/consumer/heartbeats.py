@@ -108,7 +108,7 @@ class ConsumerHeartbeats:
             group, begin = self._moves.group_to_join(request.group_id)
         else:
             group = existing_group(self._shards, request.group_id, ConsumerGroup, GroupKind.CONSUMER)
-        member_id = request.member_id or self._new_id()
+        member_id = request.member_id or new_member_id(self._rng)
         check_room(group, member_id, self._config.max_size)
         owned = _owned(request)
         member = self._known_member(group, request, member_id, owned, joins)
@@ -256,10 +256,11 @@ class ConsumerHeartbeats:
         else:
             self._moves.drop(out, group, [member], at, "left", reply=(caller, response))
 
-    def _new_id(self) -> str:
-        """As Kafka's uuids are written."""
-        drawn = uuid.UUID(int=self._rng.getrandbits(128), version=4)
-        return base64.urlsafe_b64encode(drawn.bytes).decode().rstrip("=")
+
+def new_member_id(rng: Random) -> str:
+    """As Kafka's uuids are written."""
+    drawn = uuid.UUID(int=rng.getrandbits(128), version=4)
+    return base64.urlsafe_b64encode(drawn.bytes).decode().rstrip("=")
 
 
 def check_static(member: ConsumerMember | None, member_id: str, instance_id: str) -> None:

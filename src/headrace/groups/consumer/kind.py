@@ -7,13 +7,16 @@ from random import Random
 
 from headrace.assignors.server import server_assignors
 from headrace.coordination import Caller, Now, Timer
+from headrace.groups.classic.state import ClassicGroup
+from headrace.groups.consumer.classic_members import ClassicMembers
 from headrace.groups.consumer.config import ConsumerGroupConfig
 from headrace.groups.consumer.describing import describe
-from headrace.groups.consumer.group import ConsumerGroup
+from headrace.groups.consumer.group import ConsumerGroup, ConsumerMember
 from headrace.groups.consumer.heartbeats import ConsumerHeartbeats
 from headrace.groups.consumer.loading import RECORD_TYPES, loaded_groups
-from headrace.groups.consumer.moving import Moves
+from headrace.groups.consumer.moving import ClassicSide, Moves
 from headrace.groups.consumer.regexes import Regexes
+from headrace.groups.epochs.steps import GroupStep
 from headrace.groups.epochs.topic_hash import TopicHashes
 from headrace.groups.kinds import LoadedGroup, LoadedRecord
 from headrace.groups.outcome import Outcome, TimerKind
@@ -38,12 +41,15 @@ class ConsumerGroups:
         config: ConsumerGroupConfig,
         hashes: TopicHashes,
         rng: Random,
+        classic: ClassicSide,
     ) -> None:
         self._shards = shards
         self._topics = topics
-        self._moves = Moves(shards, topics, settings, config, server_assignors(config.assignors), hashes)
+        self._moves = Moves(shards, topics, settings, config, server_assignors(config.assignors), hashes, classic)
         self._regexes = Regexes(self._moves, topics)
         self._heartbeats = ConsumerHeartbeats(self._moves, self._regexes, rng)
+        #: For requests of the classic protocol from members of these groups.
+        self.classic_members = ClassicMembers(self._moves, topics, rng)
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
@@ -81,8 +87,33 @@ class ConsumerGroups:
                 group.set_revoke_timer(out, member, deadline_ms)
                 return
             member.revoke_deadline_ms = None
-            waited_ms = member.rebalance_timeout_ms
-            self._moves.drop(out, group, [member], at, f"did not give up partitions within {waited_ms} ms, and is out")
+            self._drop_late(out, group, member, at, "give up partitions")
+        elif timer.kind is TimerKind.JOIN and member.join_deadline_ms is not None:
+            if at.monotonic_ms < member.join_deadline_ms:
+                group.set_join_timer(out, member, member.join_deadline_ms)
+                return
+            member.join_deadline_ms = None
+            self._drop_late(out, group, member, at, "join again")
+        elif timer.kind is TimerKind.SYNC and member.sync_deadline_ms is not None:
+            if at.monotonic_ms < member.sync_deadline_ms:
+                group.set_sync_timer(out, member, member.sync_deadline_ms)
+                return
+            member.sync_deadline_ms = None
+            self._drop_late(out, group, member, at, "ask for its assignment")
+
+    def _drop_late(self, out: Outcome, group: ConsumerGroup, member: ConsumerMember, at: Now, what: str) -> None:
+        waited_ms = member.rebalance_timeout_ms
+        self._moves.drop(out, group, [member], at, f"did not {what} within {waited_ms} ms, and is out")
+
+    def make_room(self, out: Outcome, group_id: str, at: Now) -> None:
+        """A classic member joins: a consumer group without members becomes a classic one, with its offsets."""
+        group = self._shards.groups.get(group_id)
+        if isinstance(group, ConsumerGroup) and group.is_empty and not group.is_dead:
+            step = GroupStep(self._shards, out, group, at)
+            for record in group.records_of_end():
+                step.put(record)
+            self._shards.replace(group, ClassicGroup(group_id, group.partition, state_timestamp_ms=at.wall_ms))
+            step.end()
 
     def topics_changed(self, names: frozenset[str], at: Now) -> None:
         self._regexes.topics_changed()

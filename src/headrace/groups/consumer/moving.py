@@ -14,6 +14,7 @@ from headrace.groups.classic.state import ClassicGroup
 from headrace.groups.consumer import records
 from headrace.groups.consumer.config import ConsumerGroupConfig
 from headrace.groups.consumer.group import ConsumerGroup, ConsumerMember
+from headrace.groups.consumer.migration import Rebalance, downgrade, from_classic, upgrade
 from headrace.groups.consumer.plan import ConsumerPlan, plan_of, subscribed_ids
 from headrace.groups.consumer.reconcile import Goal, Target, UnknownStateError, next_position
 from headrace.groups.epochs.finding import served_group
@@ -34,9 +35,11 @@ SESSION_TIMEOUT = "consumer.session.timeout.ms"
 Begin = Callable[[GroupStep[ConsumerGroup]], None]
 
 
-class Reply(NamedTuple):
-    caller: Caller
-    response: object
+class ClassicSide(NamedTuple):
+    """What a group needs to become a classic one: how many members such a group may have, and how one rebalances."""
+
+    max_size: int
+    rebalance: Rebalance
 
 
 class Moves:
@@ -48,6 +51,7 @@ class Moves:
         config: ConsumerGroupConfig,
         assignors: Mapping[str, ServerAssignor],
         hashes: TopicHashes,
+        classic: ClassicSide,
     ) -> None:
         """`assignors` are by the names that members know them by; the first is the default."""
         self.shards = shards
@@ -57,6 +61,7 @@ class Moves:
         self.targets: Targets[ConsumerGroup] = Targets(shards)
         self._topics = topics
         self._hashes = hashes
+        self._classic = classic
         self._default_assignor = next(iter(assignors))
 
     # --- groups -------------------------------------------------------------------------------------------------------
@@ -76,9 +81,37 @@ class Moves:
         group = self.new_group(group_id, partition)
         if found is None:
             return group, self._begin
-        if isinstance(found, ClassicGroup) and found.is_empty:
-            return group, lambda step: self._begin_instead(step, found)
-        raise RefusedError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
+        if not isinstance(found, ClassicGroup):
+            raise RefusedError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
+        old = found
+        if old.is_empty:
+            return group, lambda step: self._begin_instead(step, old)
+        self._check_upgrade(old)
+        from_classic(old, group, self._topics)
+        return group, lambda step: upgrade(step, self.shards, old)
+
+    def _check_upgrade(self, group: ClassicGroup) -> None:
+        why = None
+        if not self.config.migration_policy.allows_upgrade:
+            why = "online upgrade is disabled"
+        elif not group.is_consumer_group:
+            why = "the group does not use the consumer embedded protocol"
+        elif len(group.members) > self.config.max_size:
+            why = "the group size exceeds the consumer group maximum size"
+        if why is not None:
+            message = f"Cannot upgrade classic group {group.group_id} to consumer group because {why}."
+            raise RefusedError(ErrorCode.GROUP_ID_NOT_FOUND, message)
+
+    def maybe_downgrade(self, step: GroupStep[ConsumerGroup], *, is_left: bool) -> bool:
+        """Let the group be a classic one if only members of that protocol are left; whether it is one now."""
+        group = step.group
+        count = len(group.members)
+        if not count or group.classic_count < count or count > self._classic.max_size:
+            return False
+        if not self.config.migration_policy.allows_downgrade:
+            return False
+        downgrade(step, self.shards, self._topics, self._classic.rebalance if is_left else None)
+        return True
 
     def _begin(self, step: GroupStep[ConsumerGroup]) -> None:
         self.shards.add(self.shards.serving(step.group.group_id), step.group)
@@ -128,14 +161,16 @@ class Moves:
         members: Sequence[ConsumerMember],
         at: Now,
         why: str,
-        reply: Reply | tuple[Caller, object] | None = None,
+        reply: tuple[Caller, object] | None = None,
     ) -> None:
         """Members leave, or are put out: what they had is free."""
         step = GroupStep(self.shards, out, group, at)
         for member in members:
             step.note(f"member {member.member_id} {why}")
             self._end_member(step, member)
-        self.bump_if(step, True)
+        had_others = any(member.classic is None for member in members)
+        if not (had_others and self.maybe_downgrade(step, is_left=True)):
+            self.bump_if(step, True)
         if reply is not None:
             out.reply(*reply)
         step.end()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Final
@@ -11,7 +12,7 @@ import re2
 from headrace.coordination import Job, Now
 from headrace.errors import ErrorCode
 from headrace.groups.consumer import records
-from headrace.groups.consumer.group import ConsumerGroup, ConsumerMember, ResolvedRegex
+from headrace.groups.consumer.group import ConsumerGroup, ResolvedRegex
 from headrace.groups.consumer.moving import Moves
 from headrace.groups.epochs.refusals import RefusedError
 from headrace.groups.epochs.steps import GroupStep
@@ -20,21 +21,37 @@ from headrace.groups.topics import TopicLookup
 
 REFRESH_INTERVAL_MIN_MS: Final = 10_000  # between two looks at the topics, unless there is a new expression
 REGEX_LENGTH_MAX: Final = 10_000
-_MEMORY_MAX: Final = 1 << 20
+_SYNTAX: Final = re.compile(
+    r"\\Q.*?(?:\\E|\Z)|(?P<byte>\\C)|\\.|\[\^?\]?(?:\[:\^?\w+:\]|\\.|[^\]\\])*\]|\(\?P?<(?P<name>\w+)>", re.DOTALL
+)
 
 
 def compiled(text: str) -> re2.Pattern:
     """Refused unless RE2 understands it, which matches in a time that is linear in the name."""
     if len(text) > REGEX_LENGTH_MAX:
         raise _invalid(text, f"it has {len(text)} characters, and {REGEX_LENGTH_MAX} are allowed")
+    _check_java(text)
     options = re2.Options()
     options.log_errors = False
-    options.max_mem = _MEMORY_MAX
     try:
         return re2.compile(text, options=options)
     except (re2.error, UnicodeError) as error:
         reason = error.args[0] if error.args else error
         raise _invalid(text, reason.decode() if isinstance(reason, bytes) else str(reason)) from None
+
+
+def _check_java(text: str) -> None:
+    """Refuse what Java's RE2 does not understand, on which Kafka stands, though RE2 itself does."""
+    names: set[str] = set()
+    # What stands between \\Q and \\E, and what is escaped, is no syntax; nor is what stands in a class.
+    for found in _SYNTAX.finditer(text):
+        if found["byte"]:
+            raise _invalid(text, "invalid escape sequence: \\C")
+        name = found["name"]
+        if name is not None:
+            if name in names:
+                raise _invalid(text, f"duplicate capture group name: {name}")
+            names.add(name)
 
 
 def _invalid(text: str, reason: str) -> RefusedError:
@@ -119,7 +136,3 @@ def _match(patterns: Mapping[str, re2.Pattern], names: Iterable[str]) -> dict[st
         regex: frozenset(name for name in names if pattern.fullmatch(name) is not None)
         for regex, pattern in patterns.items()
     }
-
-
-def members_of(group: ConsumerGroup, regex: str) -> list[ConsumerMember]:
-    return [member for member in group.members.values() if member.regex == regex]

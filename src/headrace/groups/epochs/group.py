@@ -28,15 +28,6 @@ KeyAndValue = tuple[Any, Any]
 
 
 @dataclass(slots=True)
-class WriteBook:
-    """What is being written of a group, and what could not be: see `steps`."""
-
-    steps: int = 0
-    in_flight: dict[bytes, int] = field(default_factory=dict)  # key → the latest step that writes it
-    unwritten: dict[bytes, bytes | None] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
 class Waiting:
     """Who waits for a target that is being computed; `refuse` answers instead when that can never be."""
 
@@ -58,7 +49,6 @@ class EpochGroup(Group, Generic[MemberT, TargetT]):
     topic_counts: dict[str, int] = field(default_factory=dict)  # how many members are subscribed to a topic
     topics_changed: bool = True  # whether its topics may be others by now
     waiting: Waiting | None = None
-    book: WriteBook = field(default_factory=WriteBook)
 
     # --- members ------------------------------------------------------------------------------------------------------
 

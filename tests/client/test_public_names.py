@@ -54,6 +54,11 @@ _NAME = re.compile(r"[A-Z]\w+")
 # Named in signatures, and not for users to write down: functions that they give, and what only tests and other rooms
 # pass.
 NOT_FOR_USERS = {
+    "AdminKeywords": "names of settings",
+    "ConsumerKeywords": "names of settings",
+    "ProducerKeywords": "names of settings",
+    "K": "any key",
+    "V": "any value",
     "BlockingClient": "`RangeReader.over`, for whoever has one",
     "UnheardFailures": "users get `FailedDeliveries`, they make none",
     "ConsumerSettings": "the same",
@@ -108,7 +113,7 @@ def test_whatever_a_signature_names_can_be_imported_from_where_users_import() ->
         "Mapping",
         "None",
     }
-    typing_words |= {"Pattern", "Self", "Sequence"}
+    typing_words |= {"AbstractSet", "Pattern", "Self", "Sequence", "Unpack"}
     missing = {
         (part, name)
         for module in PUBLIC

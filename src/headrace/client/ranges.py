@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from headrace.client.arguments import partitions_of
 from headrace.client.cluster.drivers import BlockingClient
@@ -33,6 +33,7 @@ from headrace.client.consumer.config import (
     ConsumerSettings,
 )
 from headrace.client.consumer.errors import ConsumerForkedError, IllegalStateError
+from headrace.client.consumer.keywords import ConsumerKeywords
 from headrace.client.consumer.records import BY_OFFSET, ConsumerRecord, ConsumerRecords, PartitionColumns, make_records
 from headrace.client.errors import ClientClosedError
 from headrace.client.forks import ignore_forks, watch_forks
@@ -69,7 +70,12 @@ class RangeReader:
     after the other: a read that another has replaced raises `IllegalStateError` when it is gone on with."""
 
     def __init__(
-        self, config: Mapping[str, Any] | None = None, /, *, clock: Clock | None = None, **keywords: Any
+        self,
+        config: Mapping[str, Any] | None = None,
+        /,
+        *,
+        clock: Clock | None = None,
+        **keywords: Unpack[ConsumerKeywords],
     ) -> None:
         given = dict(config or {})
         refused = [name for name in _OF_GROUPS if name in given or name.replace(".", "_") in keywords]

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import codecs
 import importlib
+import inspect
 import json
 import struct
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 from headrace.client.errors import SerializationError
 from headrace.config import ConfigError, check_plain_setting
@@ -246,7 +247,7 @@ def make(
         made = made()
     if not hasattr(made, method) and callable(made):
         check_plain_setting(name, made)
-        made = _FunctionAsObject(made, method)
+        made = _FunctionAsObject(made, method, "key" if is_key else "value")
     if not callable(getattr(made, method, None)):
         raise ConfigError({name: f"{name} is {given!r}, which has no method {method}(topic, data)"})
     check_plain_setting(name, getattr(made, method), method)
@@ -270,12 +271,33 @@ def load(dotted: str, name: str, known: Mapping[str, type[Any]]) -> Any:
         raise ConfigError({name: f"{name}={dotted} cannot be loaded: {error}"}) from error
 
 
-class _FunctionAsObject:
-    """A plain function `f(data)` where an object is expected."""
+class SerializationContext(NamedTuple):
+    """What confluent-kafka's serializers look at beside the data: `field` is "key" or "value"."""
 
-    def __init__(self, function: Callable[[Any], Any], method: str) -> None:
+    topic: str
+    field: str
+    headers: Any = None
+
+
+def _takes_context(function: Callable[..., Any]) -> bool:
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        return False  # one of those in C that do not say
+    named = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    return len(named) > 1 and (named[1].name == "ctx" or named[1].default is named[1].empty)
+
+
+class _FunctionAsObject:
+    """A plain function `f(data)` where an object is expected; or one `f(obj, ctx)`, as confluent-kafka's are."""
+
+    def __init__(self, function: Callable[..., Any], method: str, field: str) -> None:
         self._function = function
-        setattr(self, method, self._call)
+        self._field = field
+        setattr(self, method, self._call_with_context if _takes_context(function) else self._call)
+
+    def _call_with_context(self, topic: str, data: Any) -> Any:
+        return self._function(data, SerializationContext(topic, self._field))
 
     def _call(self, topic: str, data: Any) -> Any:
         return self._function(data)

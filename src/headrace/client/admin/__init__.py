@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from headrace.client.admin import cluster, configs, groups, reset, security, topics, transactions
 from headrace.client.admin.cluster import TopicPartitionReplica
@@ -22,6 +22,7 @@ from headrace.client.admin.configs import Config
 from headrace.client.admin.core import Context, Results
 from headrace.client.admin.drivers import AsyncRunner, BlockingRunner, admin_config
 from headrace.client.admin.groups import GroupOffsets
+from headrace.client.admin.keywords import AdminKeywords
 from headrace.client.admin.reset import ResetError, ResetTo
 from headrace.client.admin.types import (
     AclBinding,
@@ -137,7 +138,7 @@ R = TypeVar("R")
 class Admin:
     """Administration that blocks. Any thread may call it, one at a time. Configuration by Kafka's names."""
 
-    def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Any) -> None:
+    def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Unpack[AdminKeywords]) -> None:
         values = admin_config(config, keywords)
         self._runner = BlockingRunner(values)
         self._timeout_ms: float = values["default.api.timeout.ms"]
@@ -210,7 +211,11 @@ class AsyncAdmin:
     """Administration that is awaited; any number of operations may be under way. Configuration by Kafka's names."""
 
     def __init__(
-        self, config: Mapping[str, Any] | None = None, *, runtime: Runtime | None = None, **keywords: Any
+        self,
+        config: Mapping[str, Any] | None = None,
+        *,
+        runtime: Runtime | None = None,
+        **keywords: Unpack[AdminKeywords],
     ) -> None:
         values = admin_config(config, keywords)
         self._runner = AsyncRunner(values, runtime)

@@ -9,7 +9,8 @@ import logging
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from headrace.assignors import Assignor, AssignorError, resolve
@@ -431,7 +432,7 @@ class ConsumerBase(ABC):
     @exclusive
     def subscribe(
         self,
-        topics: Collection[str] | re.Pattern[str] | SubscriptionPattern,
+        topics: list[str] | tuple[str, ...] | AbstractSet[str] | re.Pattern[str] | SubscriptionPattern,
         listener: RebalanceListener | None = None,
     ) -> None:
         """Read topics as a member of the group: a list of names, or a compiled pattern that a whole name must match.

@@ -7,7 +7,7 @@ import inspect
 import itertools
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar, Unpack
 
 from headrace.client.cluster.core import coordinator_key
 from headrace.client.cluster.drivers import AsyncClient
@@ -25,8 +25,10 @@ from headrace.client.consumer._base import (
 from headrace.client.consumer._core import ConsumerCore
 from headrace.client.consumer._heartbeats import GroupIdentity, Heartbeats
 from headrace.client.consumer._operations import ConsumerOperation
+from headrace.client.consumer.keywords import ConsumerKeywords
 from headrace.client.consumer.records import EMPTY, ConsumerRecord, ConsumerRecords, PartitionColumns
 from headrace.client.flows import Flow, Task, UserCode, async_method, drive_async
+from headrace.client.typed import K, V
 from headrace.net.connection import Call
 from headrace.records.arrow import need_arrow
 from headrace.runtime import Runtime, real_runtime
@@ -40,7 +42,7 @@ _TURNS_AT_ONCE = 10
 """A cancelled task has left with the loop's next turn or so, unless a listener of its has something to end."""
 
 
-class Consumer(ConsumerBase):
+class Consumer(ConsumerBase, Generic[K, V]):
     """Reads records from a Kafka cluster on asyncio, alone or as a member of a group. For one task at a time.
 
         async with Consumer({"bootstrap.servers": "localhost:9092", "group.id": "billing"}) as consumer:
@@ -56,7 +58,12 @@ class Consumer(ConsumerBase):
     _forked = "this consumer was made in process {pid}, before the fork: make a new one in this process"
 
     def __init__(
-        self, config: Mapping[str, Any] | None = None, /, *, runtime: Runtime | None = None, **keywords: Any
+        self,
+        config: Mapping[str, Any] | None = None,
+        /,
+        *,
+        runtime: Runtime | None = None,
+        **keywords: Unpack[ConsumerKeywords],
     ) -> None:
         self._setup = ConsumerSetup(config, keywords)
         self._own_runtime = runtime is None
@@ -73,7 +80,7 @@ class Consumer(ConsumerBase):
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
-    async def poll(self, timeout: float = 1.0, max_records: int | None = None) -> ConsumerRecords:
+    async def poll(self, timeout: float = 1.0, max_records: int | None = None) -> ConsumerRecords[K, V]:
         rows_max = self._setup.settings.max_poll_records if max_records is None else max_records
         intercept = self._setup.on_consume if self._setup.interceptors else None
         records = await self._polled(timeout, lambda core: core.collector.collect(rows_max), EMPTY, intercept)
@@ -173,7 +180,7 @@ class Consumer(ConsumerBase):
         finally:
             self._is_in_listener = was_in_listener
 
-    def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
+    def __aiter__(self) -> AsyncIterator[ConsumerRecord[K, V]]:
         """Records one by one, without end (until close); a record counts as read when it is handed out."""
         return _Iteration(self)
 

@@ -7,7 +7,7 @@ import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping
 from threading import get_ident
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar, Unpack
 
 from headrace.assignors import settle
 from headrace.client.cluster.drivers import BlockingClient
@@ -25,9 +25,11 @@ from headrace.client.consumer._base import (
 from headrace.client.consumer._core import ConsumerCore
 from headrace.client.consumer._heartbeat_thread import HeartbeatThread
 from headrace.client.consumer._operations import ConsumerOperation
+from headrace.client.consumer.keywords import ConsumerKeywords
 from headrace.client.consumer.records import EMPTY, ConsumerRecord, ConsumerRecords, PartitionColumns
 from headrace.client.flows import Flow, Task, UserCode, drive, method
 from headrace.client.forks import ignore_forks, watch_forks
+from headrace.client.typed import K, V
 from headrace.client.unclosed import Watch, weakly
 from headrace.records.arrow import need_arrow
 from headrace.runtime import Clock
@@ -36,7 +38,7 @@ from headrace.runtime.real import RealClock
 T = TypeVar("T")
 
 
-class Consumer(ConsumerBase):
+class Consumer(ConsumerBase, Generic[K, V]):
     """Reads records from a Kafka cluster, alone or as a member of a group. For one thread at a time.
 
     Configuration by Kafka's names, in a mapping or as keywords with underscores:
@@ -59,7 +61,12 @@ class Consumer(ConsumerBase):
     )
 
     def __init__(
-        self, config: Mapping[str, Any] | None = None, /, *, clock: Clock | None = None, **keywords: Any
+        self,
+        config: Mapping[str, Any] | None = None,
+        /,
+        *,
+        clock: Clock | None = None,
+        **keywords: Unpack[ConsumerKeywords],
     ) -> None:
         self._setup = ConsumerSetup(config, keywords)
         self._clock = clock or RealClock()
@@ -77,7 +84,7 @@ class Consumer(ConsumerBase):
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
-    def poll(self, timeout: float = 1.0, max_records: int | None = None) -> ConsumerRecords:
+    def poll(self, timeout: float = 1.0, max_records: int | None = None) -> ConsumerRecords[K, V]:
         rows_max = self._setup.settings.max_poll_records if max_records is None else max_records
         intercept = self._setup.on_consume if self._setup.interceptors else None
         records = self._polled(timeout, lambda core: core.collector.collect(rows_max), EMPTY, intercept)
@@ -191,7 +198,7 @@ class Consumer(ConsumerBase):
         finally:
             self._is_in_listener = was_in_listener
 
-    def __iter__(self) -> Iterator[ConsumerRecord]:
+    def __iter__(self) -> Iterator[ConsumerRecord[K, V]]:
         """Records one by one, without end (until close). A record counts as read when it is handed out, so a commit in
         the loop never covers records that have not been seen."""
         while not self._closed:

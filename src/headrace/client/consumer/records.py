@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
 from operator import attrgetter
-from typing import Any, NamedTuple, cast, overload
+from typing import Any, Generic, NamedTuple, cast, overload
 
 from headrace.client.consumer.errors import RecordDeserializationError
 from headrace.client.offsets import OffsetAndMetadata as OffsetAndMetadata
 from headrace.client.serializers import Deserializer
+from headrace.client.typed import K, V
 from headrace.records import Columns, TimestampType, kernels
 from headrace.records.columns import Headers, decode_headers
 from headrace.topics import TopicPartition
@@ -19,7 +20,7 @@ _new_tuple = tuple.__new__
 BY_OFFSET = attrgetter("offset")
 
 
-class ConsumerRecord(NamedTuple):
+class ConsumerRecord(NamedTuple, Generic[K, V]):
     """One record. Key and value are bytes, or what the deserializers made of them. Timestamps are milliseconds."""
 
     topic: str
@@ -27,8 +28,8 @@ class ConsumerRecord(NamedTuple):
     offset: int
     timestamp: int
     timestamp_type: TimestampType
-    key: Any
-    value: Any
+    key: K
+    value: V
     headers: Headers = ()
     leader_epoch: int = -1
 
@@ -145,20 +146,20 @@ def _method(deserializer: Deserializer | None) -> tuple[Callable[..., Any] | Non
     return (deserializer.deserialize, False) if with_headers is None else (with_headers, True)
 
 
-class ConsumerRecords(Sequence[ConsumerRecord]):
+class ConsumerRecords(Sequence[ConsumerRecord[K, V]], Generic[K, V]):
     """The records of one poll: a sequence, also per partition. Plain ones are made when looked at."""
 
     __slots__ = ("_count", "_made", "_pieces")
 
-    def __init__(self, pieces: list[tuple[TopicPartition, PartitionColumns | list[ConsumerRecord]]]) -> None:
+    def __init__(self, pieces: list[tuple[TopicPartition, PartitionColumns | list[ConsumerRecord[K, V]]]]) -> None:
         self._pieces = pieces
         self._count = sum(len(piece) for _, piece in pieces)
-        self._made: list[ConsumerRecord] | None = None
+        self._made: list[ConsumerRecord[K, V]] | None = None
 
     @classmethod
-    def of(cls, records: Iterable[ConsumerRecord]) -> ConsumerRecords:
+    def of(cls, records: Iterable[ConsumerRecord[K, V]]) -> ConsumerRecords[K, V]:
         """From records in any order (an interceptor's, or a test's)."""
-        by_partition: dict[TopicPartition, list[ConsumerRecord]] = {}
+        by_partition: dict[TopicPartition, list[ConsumerRecord[K, V]]] = {}
         for record in records:
             by_partition.setdefault(TopicPartition(record.topic, record.partition), []).append(record)
         return cls(list(by_partition.items()))
@@ -170,27 +171,27 @@ class ConsumerRecords(Sequence[ConsumerRecord]):
         """How many records there are (Kafka's word for `len`)."""
         return self._count if value is None else self._all().count(value)
 
-    def _all(self) -> list[ConsumerRecord]:
+    def _all(self) -> list[ConsumerRecord[K, V]]:
         if self._made is None:
             lists = [_listed(piece) for _, piece in self._pieces]
             self._made = lists[0] if len(lists) == 1 else list(chain.from_iterable(lists))
         return self._made
 
-    def __iter__(self) -> Iterator[ConsumerRecord]:
+    def __iter__(self) -> Iterator[ConsumerRecord[K, V]]:
         return iter(self._all())
 
     @overload
-    def __getitem__(self, index: int) -> ConsumerRecord: ...
+    def __getitem__(self, index: int) -> ConsumerRecord[K, V]: ...
     @overload
-    def __getitem__(self, index: slice) -> list[ConsumerRecord]: ...
-    def __getitem__(self, index: int | slice) -> ConsumerRecord | list[ConsumerRecord]:
+    def __getitem__(self, index: slice) -> list[ConsumerRecord[K, V]]: ...
+    def __getitem__(self, index: int | slice) -> ConsumerRecord[K, V] | list[ConsumerRecord[K, V]]:
         return self._all()[index]
 
     def partitions(self) -> list[TopicPartition]:
         """The partitions that have records here."""
         return list(dict.fromkeys(partition for partition, piece in self._pieces if len(piece)))
 
-    def records(self, partition: TopicPartition | tuple[str, int] | str) -> list[ConsumerRecord]:
+    def records(self, partition: TopicPartition | tuple[str, int] | str) -> list[ConsumerRecord[K, V]]:
         """The records of a partition, or of a topic, in order."""
         if isinstance(partition, str):
             found = [piece for name, piece in self._pieces if name.topic == partition]
@@ -198,7 +199,7 @@ class ConsumerRecords(Sequence[ConsumerRecord]):
             found = [piece for name, piece in self._pieces if name == partition]
         return list(chain.from_iterable(_listed(piece) for piece in found))
 
-    def items(self) -> Iterator[tuple[TopicPartition, list[ConsumerRecord]]]:
+    def items(self) -> Iterator[tuple[TopicPartition, list[ConsumerRecord[K, V]]]]:
         """Each partition with its records."""
         for partition in self.partitions():
             yield partition, self.records(partition)
@@ -228,7 +229,7 @@ class ConsumerRecords(Sequence[ConsumerRecord]):
         return f"ConsumerRecords({self._count} of {where})" if self._pieces else "ConsumerRecords(none)"
 
 
-EMPTY = ConsumerRecords([])
+EMPTY: ConsumerRecords[Any, Any] = ConsumerRecords([])
 
 
 def _known(epoch: int) -> int | None:

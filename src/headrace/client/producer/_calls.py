@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Generic
 
 from headrace.client.arguments import whole_number
 from headrace.client.compiled import count_rows
@@ -20,12 +20,13 @@ from headrace.client.producer._core import ProducerCore
 from headrace.client.producer._rows import ColumnRows, Rows
 from headrace.client.producer._sender import Sender
 from headrace.client.producer.delivery import BatchDelivery, Delivery, DeliveryCallback
+from headrace.client.typed import K, V
 from headrace.functions import check_plain
 from headrace.records.arrow import need_arrow
 from headrace.runtime import Clock
 
 
-class ProducerCalls:
+class ProducerCalls(Generic[K, V]):
     """The calls that return at once. `_sender` takes the records."""
 
     _sender: Sender
@@ -44,8 +45,8 @@ class ProducerCalls:
     def send(
         self,
         topic: str,
-        value: Any = None,
-        key: Any = None,
+        value: V | None = None,
+        key: K | None = None,
         partition: int | None = None,
         timestamp: int | None = None,
         headers: Any = None,
@@ -68,15 +69,16 @@ class ProducerCalls:
             topic, value, key, partition, timestamp, headers = record
         sender = self._sender
         size = 0
+        # What is not bytes by now is made so, or refused: from here on neither is of the user's types.
         if value.__class__ is bytes:
-            size = len(value)
+            size = len(value)  # type: ignore[unreachable]
         elif value is not None:
-            value = as_bytes(value, "value", topic)
-            size = len(value)
+            value = as_bytes(value, "value", topic)  # type: ignore[assignment]
+            size = len(value)  # type: ignore[arg-type]
         if key is not None:
             if key.__class__ is not bytes:
-                key = as_bytes(key, "key", topic)
-            size += len(key)
+                key = as_bytes(key, "key", topic)  # type: ignore[assignment]
+            size += len(key)  # type: ignore[arg-type]
             sender.may_have_keys = True
         if headers is not None:
             headers = as_headers(headers, topic) or None
@@ -97,8 +99,8 @@ class ProducerCalls:
     def send_batch(
         self,
         topic: str,
-        values: Sequence[Any],
-        keys: Sequence[Any] | None = None,
+        values: Sequence[V | None],
+        keys: Sequence[K | None] | None = None,
         *,
         partition: int | Sequence[int | None] | None = None,
         timestamps: int | Sequence[int | None] | None = None,

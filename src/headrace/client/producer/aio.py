@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Mapping
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from headrace.client.cluster.view import PartitionView
 from headrace.client.consumer.records import ConsumerGroupMetadata
@@ -24,7 +24,9 @@ from headrace.client.producer._transactions import (
     read_offsets,
     timed_out,
 )
+from headrace.client.producer.keywords import ProducerKeywords
 from headrace.client.transactions._core import TransactionCore, TransactionOperation
+from headrace.client.typed import K, V
 from headrace.client.unclosed import Watch
 from headrace.errors import HeadraceError
 from headrace.runtime import Runtime, real_runtime
@@ -32,7 +34,7 @@ from headrace.runtime import Runtime, real_runtime
 log = logging.getLogger("headrace.client.producer")
 
 
-class Producer(ProducerCalls):
+class Producer(ProducerCalls[K, V]):
     """Sends records from an event loop.
 
         async with aio.Producer({"bootstrap.servers": "localhost:9092"}) as producer:
@@ -46,7 +48,12 @@ class Producer(ProducerCalls):
     _sender: LoopSender
 
     def __init__(
-        self, config: Mapping[str, Any] | None = None, /, *, runtime: Runtime | None = None, **keywords: Any
+        self,
+        config: Mapping[str, Any] | None = None,
+        /,
+        *,
+        runtime: Runtime | None = None,
+        **keywords: Unpack[ProducerKeywords],
     ) -> None:
         self._own_runtime = runtime is None
         self._runtime = runtime or real_runtime()

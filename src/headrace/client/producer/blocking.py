@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
 from headrace.client.cluster.view import PartitionView
 from headrace.client.consumer.records import ConsumerGroupMetadata
@@ -27,7 +27,9 @@ from headrace.client.producer._transactions import (
     read_offsets,
     timed_out,
 )
+from headrace.client.producer.keywords import ProducerKeywords
 from headrace.client.transactions._core import TransactionCore, TransactionOperation
+from headrace.client.typed import K, V
 from headrace.client.unclosed import Watch
 from headrace.errors import HeadraceError
 from headrace.runtime import Clock
@@ -38,7 +40,7 @@ log = logging.getLogger("headrace.client.producer")
 T = TypeVar("T")
 
 
-class Producer(ProducerCalls):
+class Producer(ProducerCalls[K, V]):
     """Sends records to a Kafka cluster. Safe to share between threads.
 
     Configuration by Kafka's names, in a mapping or as keywords with underscores:
@@ -54,7 +56,12 @@ class Producer(ProducerCalls):
     _sender: ThreadSender
 
     def __init__(
-        self, config: Mapping[str, Any] | None = None, /, *, clock: Clock | None = None, **keywords: Any
+        self,
+        config: Mapping[str, Any] | None = None,
+        /,
+        *,
+        clock: Clock | None = None,
+        **keywords: Unpack[ProducerKeywords],
     ) -> None:
         super().__init__(ProducerSetup(config, keywords), clock or RealClock())
         self._sender = ThreadSender(self._setup, self._clock)

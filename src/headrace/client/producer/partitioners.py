@@ -167,6 +167,13 @@ _KNOWN: dict[str, type[Any]] = {
 }
 
 
+class _Function:
+    """A plain function where a partitioner is expected."""
+
+    def __init__(self, function: Callable[..., int]) -> None:
+        self.partition = function
+
+
 def make_partitioner(given: Any, config: Mapping[str, Any]) -> Partitioner | None:
     """The partitioner of `partitioner.class`; None for the built-in way."""
     if given is None:
@@ -174,9 +181,14 @@ def make_partitioner(given: Any, config: Mapping[str, Any]) -> Partitioner | Non
     made = load(given, "partitioner.class", _KNOWN) if isinstance(given, str) else given
     if isinstance(made, type):
         made = made()
+    if not hasattr(made, "partition") and callable(made):
+        made = _Function(made)
     if not callable(getattr(made, "partition", None)):
         raise ConfigError(
-            {"partitioner.class": f"partitioner.class is {given!r}, which has no method partition(topic, …)"}
+            {
+                "partitioner.class": f"partitioner.class is {given!r}, which is neither a function (topic, key, value, "
+                "partition_count, available) nor has a method partition like it"
+            }
         )
     check_plain_setting("partitioner.class", made.partition, "partition")
     if hasattr(made, "configure"):

@@ -14,7 +14,7 @@ from headrace.broker.authorization.installing import check_rights
 from headrace.broker.coordinators.group_service import GroupService
 from headrace.broker.coordinators.group_settings import BrokerGroupSettings
 from headrace.broker.coordinators.producer_ids import ProducerIds
-from headrace.broker.coordinators.share_state_service import ShareStates, ShareStateService
+from headrace.broker.coordinators.share_state_service import ShareStateService
 from headrace.broker.coordinators.transaction_service import TransactionService
 from headrace.broker.coordinators.write_order import batch_bytes_max
 from headrace.broker.metadata.controller_requests import ControllerRequests
@@ -45,6 +45,8 @@ from headrace.broker.server.acceptor import Acceptor, ConnectionLimits
 from headrace.broker.server.descriptors import share_out
 from headrace.broker.server.frame_memory import FrameLimits
 from headrace.broker.server.listeners import ListenerSetting, parse_listeners
+from headrace.broker.share_groups.offsets import ShareOffsets
+from headrace.broker.share_groups.rooms import ShareRooms
 from headrace.broker.share_groups.service import ShareGroupService
 from headrace.broker.view import ClusterView
 from headrace.cluster.answers import Answers
@@ -61,7 +63,6 @@ from headrace.cluster.topic_names import CONSUMER_OFFSETS, SHARE_GROUP_STATE, TR
 from headrace.config import ConfigValue, RawValue
 from headrace.errors import HeadraceError
 from headrace.groups import GroupConfig, GroupCoordinator
-from headrace.groups.share.state_coordinator import ShareStateCoordinator, StateConfig
 from headrace.log import Log, LogConfig, LogDirectories
 from headrace.log.cleaner import CompactionWorker
 from headrace.log.partition_metadata import encode_id
@@ -144,9 +145,7 @@ class Broker:
         self.producer_ids: ProducerIds
         self.groups: GroupService
         self.transactions: TransactionService
-        self.share_states: ShareStateService
-        self.states: ShareStates
-        self.shares: ShareGroupService
+        self.share_rooms: ShareRooms
         self.maintenance: Maintenance
         self.quotas: ClientQuotas
         # What is open, in the order in which it was opened.
@@ -343,21 +342,17 @@ class Broker:
         self.producer_ids = ProducerIds(self._reserve_producer_ids)
         self._group_settings = BrokerGroupSettings(self.image, self._config_layers)
         groups = GroupCoordinator(self._group_config(), self.runtime.rng, self.cluster, self._group_settings)
+        self.share_rooms = ShareRooms(self, self._values_with_partitions(), self._group_settings)
         self.groups = GroupService(
-            self, groups, config.get_int("offsets.commit.timeout.ms"), startup.member_bytes_max(config)
+            self,
+            groups,
+            config.get_int("offsets.commit.timeout.ms"),
+            startup.member_bytes_max(config),
+            self.share_rooms.states,
         )
         self.transactions = TransactionService(self, self._transaction_coordinator())
-        state_config = StateConfig.from_values(self._values_with_partitions())
-        state_coordinator = ShareStateCoordinator(state_config, self._has_partition)
-        self.share_states = ShareStateService(
-            self, state_coordinator, config.get_int("share.coordinator.write.timeout.ms")
-        )
-        self.states = ShareStates(self, self.share_states)
-        self.shares = ShareGroupService(self, self.states, config.get_int("group.share.max.share.sessions"))
-        self.acceptor.on_connection_lost = self.shares.connection_lost
         self._has_coordinators = True
-        self._to_close += [self.groups.close, self.transactions.close, self.share_states.close]
-        self._to_close += [self.states.close, self.shares.close]
+        self._to_close += [self.share_rooms.close, self.groups.close, self.transactions.close]
         self._lead_coordinators()
         self.metadata.follow(self._follow_with_coordinators)
         self.maintenance = Maintenance(self, self._compaction_worker)
@@ -386,8 +381,9 @@ class Broker:
             Quorum: Quorum(clock, self.cluster, metadata, self.observers),
             Replicas: self.replicas,
             Runtime: self.runtime,
-            ShareGroupService: self.shares,
-            ShareStateService: self.share_states,
+            ShareGroupService: self.share_rooms.shares,
+            ShareOffsets: self.share_rooms.offsets,
+            ShareStateService: self.share_rooms.state_service,
             Throttles: self.replication.throttles,
             TransactionService: self.transactions,
             TurnAppends: self.turn_appends,
@@ -440,7 +436,7 @@ class Broker:
             self.membership.peers.look_again()
         if self._has_coordinators:
             self.transactions.look_again()
-            self.states.look_again()
+            self.share_rooms.look_again()
 
     def was_replaced(self, reason: str) -> None:
         """Another process has this broker's number: do nothing any more."""
@@ -559,10 +555,6 @@ class Broker:
                 values[key] = existing
         return values
 
-    def _has_partition(self, topic_id: bytes, index: int) -> bool:
-        topic = self.image.topics_by_id.get(topic_id)
-        return topic is not None and index < len(topic.partitions)
-
     def _follow(self, changes: Changes) -> None:
         """After a change of the metadata: new settings count."""
         self.cluster.follow(changes)
@@ -574,7 +566,7 @@ class Broker:
         """After a change of the metadata: the coordinators lead what is led here now, and forget deleted topics."""
         self.transactions.coordinator.transaction_version = self._transaction_version
         self._lead_coordinators()
-        self.shares.follow(changes)
+        self.share_rooms.follow(changes)
         deleted = changes.deleted
         if deleted:
             self.groups.topics_deleted({topic.name: topic.topic_id for topic in deleted})
@@ -594,7 +586,7 @@ class Broker:
         self.groups.follow(self.image.topics.get(CONSUMER_OFFSETS))
         self.transactions.coordinator.offsets_partition_count = self.groups.coordinator.partition_count
         self.transactions.follow(self.image.topics.get(TRANSACTION_STATE))
-        self.share_states.follow(self.image.topics.get(SHARE_GROUP_STATE))
+        self.share_rooms.lead()
 
 
 def _tell(loop: asyncio.AbstractEventLoop, callback: Callable[[T, str], None], what: T, reason: str) -> None:

@@ -8,7 +8,6 @@ from headrace.cluster.broker_config import BrokerConfig
 from headrace.cluster.changes import Changes
 from headrace.cluster.controller import Controller
 from headrace.cluster.image import Image
-from headrace.config import ConfigValue
 from headrace.log import LogConfig
 
 
@@ -54,10 +53,6 @@ class ClusterView:
     def log_config(self, topic: str) -> LogConfig:
         """The configuration in effect for the logs of a topic."""
         return LogConfig.of(self._controller.topic_config(self.image, topic))
-
-    def group_config(self, group_id: str) -> dict[str, ConfigValue]:
-        """Every key of groups with the value in effect for this one. It takes a while: to be kept until it changes."""
-        return self._controller.group_config(self.image, group_id)
 
     def topic_name(self, topic_id: bytes) -> str | None:
         topic = self.image.topics_by_id.get(topic_id)

@@ -16,7 +16,7 @@ from headrace.cluster.acl_authorizer import is_authorized
 from headrace.cluster.broker_config import BrokerConfig
 from headrace.cluster.brokers import ProducerIdBlock, Registration
 from headrace.cluster.config_changes import ConfigContext
-from headrace.cluster.configs import BrokerLayers, group_values, topic_values
+from headrace.cluster.configs import BrokerLayers, topic_values
 from headrace.cluster.decision import Decision
 from headrace.cluster.image import Image
 from headrace.cluster.partitions import RulesOf
@@ -158,11 +158,6 @@ class Controller:
         """Every topic key with the value in effect for a topic (for `LogConfig.of`)."""
         layers = BrokerLayers.of(image, self.config, self.node_id)
         return topic_values(layers, image.config(ResourceType.TOPIC, topic))
-
-    def group_config(self, image: Image, group_id: str) -> dict[str, ConfigValue]:
-        """Every group key with the value in effect for a group."""
-        layers = BrokerLayers.of(image, self.config, self.node_id)
-        return group_values(layers, image.config(ResourceType.GROUP, group_id))
 
     def broker_config(self, image: Image) -> BrokerConfig:
         """The deciding broker's configuration with the dynamic values of the image; to be kept until those change."""

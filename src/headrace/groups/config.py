@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from headrace.config import INT32_MAX, ConfigValue
 from headrace.coordination import settings
 from headrace.groups.consumer.config import ConsumerGroupConfig
+from headrace.groups.share.config import ShareGroupConfig
 
 _KEYS = {
     "min_session_timeout_ms": "group.min.session.timeout.ms",
@@ -34,6 +35,7 @@ class GroupConfig:
     offsets_retention_check_interval_ms: int = 600_000
     offsets_topic_partitions: int = 50
     consumer: ConsumerGroupConfig = field(default_factory=ConsumerGroupConfig)
+    share: ShareGroupConfig = field(default_factory=ShareGroupConfig)
     # A new member cannot send heartbeats while its first JoinGroup waits; after this long it is given up.
     new_member_join_timeout_ms: int = 300_000
     # So many tombstones are written in one step, by expiry, for deleted topics or groups. It takes some 30 ms.
@@ -46,4 +48,8 @@ class GroupConfig:
     @classmethod
     def from_values(cls, values: Mapping[str, ConfigValue]) -> GroupConfig:
         """From parsed broker configuration; keys of others are ignored, missing ones have their defaults."""
-        return cls(**settings(_KEYS, values), consumer=ConsumerGroupConfig.from_values(values))
+        return cls(
+            **settings(_KEYS, values),
+            consumer=ConsumerGroupConfig.from_values(values),
+            share=ShareGroupConfig.from_values(values),
+        )

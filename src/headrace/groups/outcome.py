@@ -6,8 +6,8 @@ Markers that end transactions are appended among its records, in the order of th
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
@@ -32,9 +32,19 @@ class TimerKind(Enum):
     DELETED_TOPICS = "deleted topics"
 
 
+class StateBeginning(NamedTuple):
+    """States of partitions (topic id and number) that the share coordinator is to begin for a share group, each with
+    the offset at which it starts. What becomes of it, `ShareGroups.states_begun` is to be told."""
+
+    group_id: str
+    state_epoch: int
+    start_offsets: Mapping[tuple[bytes, int], int]
+
+
 @dataclass(slots=True)
 class Outcome(coordination.Outcome):
     producer: TransactionalProducer | None = None
+    beginnings: list[StateBeginning] = field(default_factory=list)
 
 
 def one_record(

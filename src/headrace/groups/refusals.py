@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from headrace.coordination import Reply
 from headrace.errors import ErrorCode
+from headrace.protocol.messages.alter_share_group_offsets import AlterShareGroupOffsetsResponse
 from headrace.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatResponse
 from headrace.protocol.messages.delete_groups import DeleteGroupsResponse
+from headrace.protocol.messages.delete_share_group_offsets import DeleteShareGroupOffsetsResponse
 from headrace.protocol.messages.join_group import JoinGroupResponse
 from headrace.protocol.messages.leave_group import LeaveGroupResponse
 from headrace.protocol.messages.offset_commit import OffsetCommitResponse
 from headrace.protocol.messages.offset_delete import OffsetDeleteResponse
+from headrace.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatResponse
 from headrace.protocol.messages.sync_group import SyncGroupResponse
 from headrace.protocol.messages.txn_offset_commit import TxnOffsetCommitResponse
 
@@ -34,9 +37,14 @@ def refused(reply: Reply, error: ErrorCode) -> Reply:
         case OffsetDeleteResponse():
             if response.error_code == ErrorCode.NONE:
                 return Reply(reply.token, OffsetDeleteResponse(error_code=error))
-        case ConsumerGroupHeartbeatResponse():
+        case (
+            ConsumerGroupHeartbeatResponse()
+            | ShareGroupHeartbeatResponse()
+            | AlterShareGroupOffsetsResponse()
+            | DeleteShareGroupOffsetsResponse()
+        ):
             if response.error_code == ErrorCode.NONE:
-                return Reply(reply.token, ConsumerGroupHeartbeatResponse(error_code=error, error_message=error.message))
+                return Reply(reply.token, type(response)(error_code=error, error_message=error.message))
         case OffsetCommitResponse() | TxnOffsetCommitResponse() | DeleteGroupsResponse():
             pass
         case _:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from headrace import coordination
@@ -56,6 +56,9 @@ class ShareStateService(CoordinatorDriver[coordination.Outcome, Shard]):
 
     def __init__(self, broker: Broker, coordinator: ShareStateCoordinator, append_timeout_ms: int) -> None:
         super().__init__(broker, SHARE_GROUP_STATE, coordinator, append_timeout_ms)
+
+    def topics_deleted(self, topic_ids: Collection[bytes]) -> None:
+        self.apply(self.coordinator.topics_deleted(topic_ids, self.now()))
 
     async def ask(self, method: Callable[[Caller, Any, Now], coordination.Outcome], request: Any, version: int) -> Any:
         """What the coordinator here answers to this broker itself."""
@@ -139,6 +142,10 @@ class ShareStates:
     async def summaries(self, group_id: str, partitions: list[tuple[bytes, int]]) -> Answers:
         questions = {key: summing.PartitionData(partition=key[1], leader_epoch=-1) for key in partitions}
         return await self._ask(_SUMMARY, group_id, questions)
+
+    async def ask_broker(self, node_id: int, request: Any, version: int) -> Any:
+        """Something else that another broker is asked for share groups."""
+        return await self._peers.request(node_id, PeerConnection.CONTROL, request, version_max=version)
 
     # --- of whom it is asked
 

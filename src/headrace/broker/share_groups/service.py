@@ -12,6 +12,7 @@ from headrace.broker.share_groups.share_partition import SharePartition, ShareSu
 from headrace.cluster.changes import Changes
 from headrace.cluster.features import SHARE_VERSION
 from headrace.errors import ErrorCode, KafkaError, NotLeaderOrFollowerError
+from headrace.groups.settings import GroupSettings
 from headrace.groups.share.settings import ShareGroupSettings
 from headrace.groups.share.state_records import StateKey
 
@@ -22,8 +23,9 @@ if TYPE_CHECKING:
 class ShareGroupService:
     """Finds the share partition of a group, and ends what is over."""
 
-    def __init__(self, broker: Broker, states: ShareStates, sessions_max: int) -> None:
+    def __init__(self, broker: Broker, states: ShareStates, group_settings: GroupSettings, sessions_max: int) -> None:
         self._broker = broker
+        self._group_settings = group_settings
         self._settings: dict[str, ShareGroupSettings] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._surroundings = ShareSurroundings(broker.runtime, states, self.settings, self._keep)
@@ -40,8 +42,8 @@ class ShareGroupService:
         """The settings of a group in effect."""
         found = self._settings.get(group_id)
         if found is None:
-            values = self._broker.cluster.group_config(group_id)
-            found = self._settings[group_id] = ShareGroupSettings.from_values(values)
+            found = ShareGroupSettings.from_values(self._group_settings.values(group_id))
+            self._settings[group_id] = found
         return found
 
     # --- share partitions

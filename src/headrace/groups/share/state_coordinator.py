@@ -6,7 +6,7 @@ Group coordinators begin and delete states, leaders of partitions read and write
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,6 +17,8 @@ from headrace.coordination import Caller, Coordinator, CoordinatorRecord, Effect
 from headrace.errors import ErrorCode
 from headrace.groups.share.deliveries import StateBatch
 from headrace.groups.share.state_records import (
+    NO_COUNT,
+    NO_OFFSET,
     Loader,
     StateKey,
     StoredState,
@@ -114,6 +116,7 @@ class ShareStateCoordinator(Coordinator[Outcome, Shard]):
                     asked.start_offset,
                     snapshot_epoch=0 if state is None else state.snapshot_epoch + 1,
                     snapshot_ms=at.wall_ms,
+                    finished_count=NO_COUNT if asked.start_offset == NO_OFFSET else 0,
                     created_ms=at.wall_ms if state is None else state.created_ms,
                 )
                 self._write(out, shard, key, begun, snapshot_record(shard.partition, key, begun, at.wall_ms), answer)
@@ -231,6 +234,15 @@ class ShareStateCoordinator(Coordinator[Outcome, Shard]):
                     self._write(out, shard, key, None, tombstone(shard.partition, key), answer)
             results.append(deleting.DeleteStateResult(topic_id=topic.topic_id, partitions=answers))
         out.reply(caller, deleting.DeleteShareGroupStateResponse(results=results))
+        return out
+
+    def topics_deleted(self, topic_ids: Collection[bytes], at: Now) -> Outcome:
+        """What groups had of these topics is not needed any more. Whoever is just changing one finds that out."""
+        out = Outcome()
+        for shard in self._shards.all():
+            for key in [key for key in shard.states if key.topic_id in topic_ids and key not in shard.changing]:
+                answer = deleting.PartitionResult(partition=key.partition)
+                self._write(out, shard, key, None, tombstone(shard.partition, key), answer)
         return out
 
     # --- one state ----------------------------------------------------------------------------------------------------

@@ -26,17 +26,20 @@ LEFT_OUT = {
     "api_versions/v2": "as v1",
     "features": "levels of KRaft's own features",
     "telemetry": "client telemetry is not served",
-    "share": "share groups are not served",
+    "streams/": "streams groups are not served",
+    "share/offsets/describe": "a partition that does not exist is told at once; Kafka waits for it for half a minute",
 }
 
 QUICK = ("metadata.jsonl", "produce.jsonl", "offsets_by_time.jsonl")
 LARGE = ("odd.jsonl", "fields.jsonl")
 """By themselves: they need nothing of the others."""
 CONSUMER_GROUPS = ("groups_kip848.jsonl", "groups_kip848_more.jsonl")
+SHARE_GROUPS = ("share_groups.jsonl",)
 # Played side by side, as they sleep most of the time.
 CONSUMER_AREAS = ("life", "regex/syntax", "regex/works", "regex/new", "migration/", "offsets/", "admin/", "static")
+SHARE_AREAS = ("heartbeat/", "fetch/", "acks/", "lock-expiry")
 WITH_SETTINGS = {
-    "fast": "consumer/",
+    "fast": "fast/",
     "migration-disabled": "migration/",
     "migration-downgrade": "migration/",
     "migration-upgrade": "migration/",
@@ -85,7 +88,7 @@ def test_answers_as_the_real_broker_did(kafka: testing.EmbeddedBroker, name: str
 def test_all_recordings_one_after_the_other(kafka: testing.EmbeddedBroker) -> None:
     # In one run and in this order: a case of `groups` finds a group that one of `group_offsets` left behind.
     names = sorted(path.name for path in BEHAVIOUR.glob("*.jsonl"))
-    replay(kafka.address, *(name for name in names if name not in (*LARGE, *CONSUMER_GROUPS)))
+    replay(kafka.address, *(name for name in names if name not in (*LARGE, *CONSUMER_GROUPS, *SHARE_GROUPS)))
 
 
 @pytest.mark.slow
@@ -97,10 +100,12 @@ def test_odd_requests_are_answered_as_the_real_broker_did(kafka: testing.Embedde
 
 @pytest.mark.slow
 @pytest.mark.timeout(REPLAY_TIMEOUT_S + 10)
-def test_consumer_groups_answer_as_the_real_brokers_do(kafka: testing.EmbeddedBroker) -> None:
-    names = CONSUMER_GROUPS
-    running = [start_replay(kafka.address, *names, only=area) for area in CONSUMER_AREAS]
-    running.append(start_replay(kafka.address, *names, left_out=CONSUMER_AREAS))
+@pytest.mark.parametrize(("names", "areas"), [(CONSUMER_GROUPS, CONSUMER_AREAS), (SHARE_GROUPS, SHARE_AREAS)])
+def test_newer_groups_answer_as_the_real_brokers_do(
+    kafka: testing.EmbeddedBroker, names: Sequence[str], areas: Sequence[str]
+) -> None:
+    running = [start_replay(kafka.address, *names, only=area) for area in areas]
+    running.append(start_replay(kafka.address, *names, left_out=areas))
     for process in running:
         check_replayed(process)
 

@@ -1,4 +1,4 @@
-"""`headrace group`: list, describe (members, assignment, lag), reset offsets, delete, remove members."""
+"""`headrace group`: list, describe (members, assignment, lag), reset offsets, delete, remove members; its history."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from headrace.cli import group_history
 from headrace.cli.completing import groups_there, of, topics_there
 from headrace.cli.options import Json, Target, Yes, targeted
 from headrace.cli.output import (
@@ -36,6 +37,8 @@ from headrace.topics import TopicPartition
 from headrace.words import plural, visible
 
 app = typer.Typer(no_args_is_help=True)
+app.command("history")(group_history.history)
+app.command("what-if")(group_history.what_if_command)
 
 Groups = Annotated[list[str], typer.Argument(metavar="GROUP", autocompletion=groups_there)]
 _PARTITION_FILE_ROWS_MAX = 1_000_000

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp
 from headrace._version import __version__
 from headrace.client.errors import ClientClosedError
 from headrace.config import ConfigError
-from headrace.console import browsing, groups, others, overview, topics
+from headrace.console import browsing, groups, history, others, overview, topics
 from headrace.console.access import AccessCheck, BodyTooLargeError
 from headrace.console.audit import ChangeLog
 from headrace.console.changes import CHANGES, NOT_AUDITED, ChangeError, topics_of
@@ -56,6 +56,7 @@ def make_app(settings: ConsoleSettings) -> ASGIApp:
         "topic-configs": lambda cluster, request: topics.topic_configs(cluster, request.query_params["name"]),
         "groups": _groups,
         "group": lambda cluster, request: groups.group_page(cluster, request.query_params["name"]),
+        "history": lambda cluster, request: history.group_history(cluster, request.query_params["name"]),
         "transactions": lambda cluster, request: others.transactions(cluster),
         "hanging": lambda cluster, request: others.hanging(cluster),
         "moves": lambda cluster, request: others.moves(cluster),
@@ -71,6 +72,7 @@ def make_app(settings: ConsoleSettings) -> ASGIApp:
         Route("/api/c/{cluster}/download", console.download),
         Route("/api/c/{cluster}/tail", console.tail),
         Route("/api/c/{cluster}/preview-reset", console.preview_reset, methods=["POST"]),
+        Route("/api/c/{cluster}/what-if", console.what_if, methods=["POST"]),
         Route("/api/c/{cluster}/change/{change}", console.change, methods=["POST"]),
         *(Route(f"/api/c/{{cluster}}/{name}", console.view(view)) for name, view in views.items()),
         *(Route(f"/api/c/{{cluster}}/live/{name}", console.live(view)) for name, view in views.items()),
@@ -195,6 +197,9 @@ class _Console:
         return JSONResponse(
             await groups.preview_reset(cluster, str(wanted.get("group")), to, topics_wanted, dry_run=True)
         )
+
+    async def what_if(self, request: Request) -> Response:
+        return JSONResponse(await history.group_what_if(self._cluster(request), await _body(request)))
 
     async def change(self, request: Request) -> Response:
         name, cluster = request.path_params["change"], self._cluster(request)

@@ -13,6 +13,7 @@ NO_PRODUCER_ID: Final = -1
 # each record its length, attributes, offset and timestamp, and the lengths of key, value and headers.
 BATCH_OVERHEAD_BYTES: Final = 61
 _RECORD_OVERHEAD_BYTES: Final = 23
+_HEADER_OVERHEAD_BYTES: Final = 10
 
 
 # The longest text that records of the internal topics hold. Requests of flexible versions may have longer ones, and
@@ -55,6 +56,8 @@ class CoordinatorRecord(NamedTuple):
     partition: int
     key: bytes
     value: bytes | None
+    headers: tuple[tuple[str, bytes], ...] = ()
+    """What tools may read and no coordinator needs: none of Kafka's looks at them."""
 
 
 class StoredRecord(NamedTuple):
@@ -71,7 +74,8 @@ class StoredRecord(NamedTuple):
 
 def record_bytes(record: CoordinatorRecord) -> int:
     """The most that a record adds to its batch."""
-    return _RECORD_OVERHEAD_BYTES + len(record.key) + (0 if record.value is None else len(record.value))
+    headers = sum(_HEADER_OVERHEAD_BYTES + len(name) * 4 + len(value) for name, value in record.headers)
+    return _RECORD_OVERHEAD_BYTES + len(record.key) + (0 if record.value is None else len(record.value)) + headers
 
 
 def is_storable(text: str | None, room_bytes: int = STORED_TEXT_BYTES_MAX) -> bool:

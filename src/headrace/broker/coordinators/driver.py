@@ -253,7 +253,7 @@ class CoordinatorDriver(Generic[OutcomeT, ShardT]):
 
     def _build(self, records: list[CoordinatorRecord], options: BatchOptions) -> bytearray | memoryview:
         now_ms = self.broker.runtime.clock.now_ms()
-        return build_batch([(now_ms, record.key, record.value, ()) for record in records], **options)
+        return build_batch([(now_ms, record.key, record.value, record.headers) for record in records], **options)
 
     def batch_options(self, outcome: OutcomeT) -> BatchOptions:
         """How the batch of an outcome's records is marked, beside the records themselves."""

@@ -1,4 +1,4 @@
-import { badge, count, empty, figure, h, rate, seconds, spark, stateBadge, table, trend, update } from "./dom.js";
+import { badge, count, empty, figure, h, moment, rate, seconds, spark, stateBadge, table, trend, update } from "./dom.js";
 import { ask, button, field, follow, heading, later, mark, needsChanges } from "./page.js";
 import { pager } from "./topics.js";
 
@@ -27,14 +27,16 @@ export function groupsPage(root, context) {
   return () => stop?.();
 }
 
-const TABS = [["members", "Who owns what"], ["lag", "Lag"], ["reset", "Reset"]];
+const TABS = [["members", "Who owns what"], ["lag", "Lag"], ["history", "History"], ["what-if", "What if"], ["reset", "Reset"]];
 
 export function groupPage(root, context, name, tab = "members") {
   const light = mark(), problem = h("div"), region = h("div");
   root.append(heading(name, { liveMark: light.node, crumb: h("a", { href: context.link("groups") }, "Groups") }),
     h("nav", { class: "tabs", "aria-label": "Parts of the group" }, TABS.map(([one, title]) => h("a", { href: context.link("groups", name, one), "aria-current": one === tab ? "page" : null }, title))), problem);
   if (tab === "reset") { light.node.remove(); root.append(region); reset(region, context, name); return null; }
+  if (tab === "what-if") { light.node.remove(); root.append(region); whatIf(region, context, name); return null; }
   root.append(region);
+  if (tab === "history") return follow(context, "history", { name }, region, (now) => story(context, now), light, problem);
   return follow(context, "group", { name }, region, (now) => [
     h("div", { class: "figures" },
       figure("State", now.state, now.assignor || now.protocol || ""),
@@ -102,4 +104,66 @@ function reset(region, context, name) {
   update(region, h("form", { class: "panel", onsubmit: (event) => { event.preventDefault(); preview(); } }, h("p", { class: "note" }, "Offsets can be set while the group has no members. Nothing is changed before you have seen what would."),
     h("div", { class: "row" }, field("To", to), fields.number, fields.time, fields.other, field("Topics", topics, "grow"), h("button", { class: "btn primary" }, "Preview"))), result,
     h("div", { class: "row" }, needsChanges(context, button("Delete the group", () => ask({ title: `Delete ${name}`, text: "Its offsets are gone: whoever comes back as this group begins anew.", submit: "Delete", danger: true, confirm: name, act: async (given) => { await context.post("change/delete-group", { group: name, confirm: given.confirm }); location.hash = context.link("groups"); } }), "danger"))));
+}
+
+const KINDS = { "joined": "good", "left": "", "session over": "bad", "poll too late": "bad", "left or lost": "warn", "restarted": "warn", "subscription": "accent", "partitions": "accent", "handed over": "", "rejoined": "", "first seen": "", "other": "" };
+
+function story(context, now) {
+  const list = [...now.rebalances].reverse();
+  if (!list.length) return h("div", { class: "panel" }, empty("No history", "The log of offsets has no generation of this group: it never had members that a coordinator assigned partitions to."));
+  const times = list.map((one) => one.took_ms).filter((one) => one !== null);
+  const idle = list.flatMap((one) => Object.values(one.idle_ms));
+  const hour = list.filter((one) => list[0].at_ms - one.at_ms < 3600000);
+  return [
+    now.flapping.map((one) => h("div", { class: "problem" }, h("strong", {}, `${one.client} flaps: ${one.times} times in ${seconds(one.within_ms / 1000)}, ${one.cause}. `), one.advice)),
+    h("div", { class: "figures" },
+      figure("Generation", count(list[0].generation), `${count(list.length)} rebalances in the log`),
+      figure("Within an hour", count(hour.length), "of the last one", hour.length > 10 ? "bad" : hour.length > 4 ? "warn" : ""),
+      figure("Took at most", times.length ? seconds(Math.max(...times) / 1000) : "–", times.length ? "from begin to assignment" : "this coordinator does not say"),
+      figure("Without an owner", idle.length ? seconds(Math.max(...idle) / 1000) : "–", "a partition, at most")),
+    h("div", { class: "panel" }, h("h2", {}, "Rebalances"), h("p", { class: "note" }, now.causes_are_exact ? "The causes are the coordinator's own words." : "The causes are inferred from generations and commits: this coordinator does not write them down.", now.older_left_out ? " Older records were left out." : ""),
+      h("ol", { class: "events" }, list.map(rebalance))),
+  ];
+}
+
+function rebalance(one) {
+  const worst = one.causes.map((cause) => KINDS[cause.kind]).sort((a, b) => ["bad", "warn", "accent", "good", ""].indexOf(a) - ["bad", "warn", "accent", "good", ""].indexOf(b))[0] || "";
+  const idle = Object.values(one.idle_ms);
+  return h("li", {}, h("div", { class: "when" }, moment(one.at_ms).slice(0, 10), h("br"), moment(one.at_ms, false)), h("div", { class: `dot ${worst}`, "aria-hidden": "true" }),
+    h("div", {}, h("div", { class: "title" }, `Generation ${count(one.generation)} `, one.causes.map((cause) => [badge(cause.kind, KINDS[cause.kind]), " "])),
+      one.causes.map((cause) => h("div", { class: "small" }, cause.text)),
+      h("div", { class: "note" }, one.members_before && one.members_before !== one.members ? `${one.members_before} → ${one.members} members` : `${one.members} member${one.members === 1 ? "" : "s"}`,
+        one.took_ms === null ? "" : ` · took ${seconds(one.took_ms / 1000)}`,
+        idle.length ? ` · ${idle.length} partition${idle.length === 1 ? "" : "s"} without an owner for at most ${seconds(Math.max(...idle) / 1000)}` : "",
+        one.generations_not_seen ? ` · ${count(one.generations_not_seen)} generations before it are not in the log` : ""),
+      one.moves.length ? h("details", {}, h("summary", {}, `${count(one.moves.length)} partitions moved`), h("ul", { class: "small" }, one.moves.slice(0, 200).map((move) => h("li", {}, `${move.topic}-${move.partition}: ${move.from || "nobody"} → ${move.to || "nobody"}`)))) : null));
+}
+
+function whatIf(region, context, name) {
+  const strategy = h("select", {}, [["", "as it is"], "range", "roundrobin", "sticky", "cooperative-sticky", "lag", "weighted", "uniform"].map((one) => Array.isArray(one) ? h("option", { value: one[0] }, one[1]) : h("option", { value: one }, one)));
+  const members = h("input", { type: "number", min: 1, max: 10000, placeholder: "as many as now" });
+  const partitions = h("input", { placeholder: "orders=12, clicks=24", autocomplete: "off" });
+  const weights = h("input", { placeholder: "billing-1=3", autocomplete: "off" }), racks = h("input", { placeholder: "billing-1=east", autocomplete: "off" });
+  const result = h("div");
+  let clients = {};
+  const pairs = (text) => Object.fromEntries(text.split(",").map((one) => one.trim()).filter((one) => one.includes("=")).map((one) => [one.slice(0, one.lastIndexOf("=")).trim(), one.slice(one.lastIndexOf("=") + 1).trim()]));
+  const byMember = (found) => Object.fromEntries(Object.entries(found).map(([who, value]) => [Object.keys(clients).find((id) => id === who || clients[id] === who) || who, value]));
+  const numbers = (found) => Object.fromEntries(Object.entries(found).map(([key, value]) => [key, Number(value)]));
+  const work = async () => {
+    try {
+      const plan = await context.post("what-if", { group: name, strategy: strategy.value, members: members.value ? Number(members.value) : null, partitions: numbers(pairs(partitions.value)), weights: numbers(byMember(pairs(weights.value))), racks: byMember(pairs(racks.value)) });
+      clients = plan.clients;
+      const moved = new Set(plan.moves.map((one) => one.partition));
+      const who = (id) => clients[id] || id || "nobody";
+      update(result,
+        h("div", { class: "figures" }, figure("Strategy", plan.strategy, plan.strategy === plan.now ? "as it is" : `now ${plan.now}`), figure("Members", count(plan.members.length)), figure("Each would have", plan.balance.fewest === plan.balance.most ? count(plan.balance.most) : `${plan.balance.fewest} to ${plan.balance.most}`, "partitions"), figure("Would move", count(plan.moves.length), "partitions", plan.moves.length ? "warn" : "good"), plan.unassigned.length ? figure("Without an owner", count(plan.unassigned.length), "", "bad") : null),
+        h("div", { class: "panel" }, h("h2", {}, "Who would own what"), h("p", { class: "note" }, "What would move is marked. Nothing was changed."), h("div", { class: "matrix" }, plan.members.map((one) => h("div", { class: "member" },
+          h("div", { class: "who" }, h("strong", {}, one.client), one.new ? [" ", badge("new", "accent")] : null, h("div", { class: "note" }, `${one.before} → ${one.partitions.length} partitions, ${count(one.lag)} behind`)),
+          h("div", { class: "cells" }, one.partitions.length ? one.partitions.slice(0, 400).map((p) => h("span", { class: `cell ${moved.has(p) ? "moved" : "c0"}` }, p)) : h("span", { class: "soft small" }, "nothing")))))),
+        plan.moves.length ? h("div", { class: "panel flush" }, h("h2", {}, "Moves"), table([{ title: "Partition", cell: (one) => one.partition }, { title: "Now", cell: (one) => who(one.from) }, { title: "Then", cell: (one) => who(one.to) }], plan.moves.slice(0, 500), { caption: "Partitions that would move" })) : null);
+    } catch (error) { update(result, h("div", { class: "problem", role: "alert" }, error.message)); }
+  };
+  update(region, h("form", { class: "panel", onsubmit: (event) => { event.preventDefault(); work(); } }, h("p", { class: "note" }, "Take the group as it is, and see what another strategy, more or fewer members, more partitions, weights or racks would come to, before anything is deployed."),
+    h("div", { class: "row" }, field("Strategy", strategy), field("Members", members), field("Partitions", partitions, "grow"), field("Weights", weights, "grow"), field("Racks", racks, "grow"), h("button", { class: "btn primary" }, "Work it out"))), result);
+  work();
 }

@@ -348,15 +348,15 @@ class GroupMemberships:
         else:
             size = len(group.members)
             errors = [self._leave_one(out, group, who) for who in leaving]
-            if group.state is GroupState.PREPARING_REBALANCE:
-                self._rebalances.complete_if_joined(out, group, at)
-            elif len(group.members) < size:
-                gone = [
-                    f"{who.member_id or who.group_instance_id} left{_because(who.reason)}"
-                    for who, error in zip(leaving, errors)
-                    if error == ErrorCode.NONE
-                ]
+            gone = [
+                f"{who.member_id or who.group_instance_id} left{_because(who.reason)}"
+                for who, error in zip(leaving, errors)
+                if error == ErrorCode.NONE
+            ]
+            if len(group.members) < size:
                 self._rebalances.prepare_or_complete(out, group, at, ", ".join(gone))
+            elif group.state is GroupState.PREPARING_REBALANCE:
+                self._rebalances.complete_if_joined(out, group, at)
         if several:
             members = [
                 MemberResponse(member_id=who.member_id, group_instance_id=who.group_instance_id, error_code=error)

@@ -12,6 +12,17 @@ from headrace.groups.outcome import Outcome, nothing_failed, nothing_written, on
 from headrace.groups.sessions import end_session, is_over
 from headrace.words import plural
 
+CAUSES_MAX = 20
+
+
+def note_cause(group: ClassicGroup, reason: str) -> None:
+    """Keep why a rebalance began, and what else happened while it was under way, for the record of its generation.
+
+    That the others join again is what a rebalance is.
+    """
+    if len(group.causes) < CAUSES_MAX and (not group.causes or " rejoins" not in reason):
+        group.causes.append(reason)
+
 
 class Rebalances:
     """The steps of a rebalance. Each changes the group and adds to the outcome what follows from it."""
@@ -26,11 +37,15 @@ class Rebalances:
         if group.can_rebalance:
             self.prepare(out, group, at, reason)
         else:
+            note_cause(group, reason)
             self.complete_if_joined(out, group, at)
 
     def prepare(self, out: Outcome, group: ClassicGroup, at: Now, reason: str) -> None:
         """Start a rebalance: whoever waits for an assignment must join again; wait for all, within the time-out."""
         out.notes.append(f"group {group.group_id}: generation {group.generation} ends: {reason}")
+        if group.state in (GroupState.STABLE, GroupState.EMPTY):
+            group.causes, group.began_ms = [], at.wall_ms
+        note_cause(group, reason)
         if group.state is GroupState.COMPLETING_REBALANCE:
             self.fail_sync(out, group, ErrorCode.REBALANCE_IN_PROGRESS, at)
         group.pending_sync.clear()
@@ -80,6 +95,7 @@ class Rebalances:
         late = [m for m in group.members.values() if m.join is None and m.instance_id is None]
         for member in late:
             out.notes.append(f"group {group.group_id}: member {member.member_id} did not rejoin in time, and is out")
+            note_cause(group, f"member {member.member_id} did not rejoin in time, and is out")
             self.drop(out, group, member)
         if group.members and not group.elect_leader():
             # Only static members are left and none came back. They stay until their sessions end. The pause is never
@@ -166,7 +182,9 @@ class Rebalances:
         """Someone is gone: rebalance without them, or stop waiting for them."""
         if group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
             self.prepare(out, group, at, reason)
-        elif group.state is GroupState.PREPARING_REBALANCE and group.all_joined:
+            return
+        note_cause(group, reason)
+        if group.state is GroupState.PREPARING_REBALANCE and group.all_joined:
             # Also during the initial delay: the last one to wait for may just have gone.
             self.complete_join(out, group, at)
 

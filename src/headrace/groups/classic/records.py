@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from headrace.protocol.stored.consumer_offsets import (
 if TYPE_CHECKING:
     from headrace.groups.classic.state import ClassicGroup, Member
 
+CAUSES_HEADER = "headrace.causes"
 GROUP_VERSION = 3  # what Kafka 4.3 writes
 
 
@@ -30,9 +32,15 @@ def group_record(group: ClassicGroup, assignments: Mapping[str, bytes]) -> Coord
         current_state_timestamp=-1 if group.state_timestamp_ms is None else group.state_timestamp_ms,
         members=[_member(group, member, assignments) for member in group.members.values()],
     )
-    return CoordinatorRecord(
-        group.partition, *encode_record(GroupMetadataKey(group=group.group_id), value, GROUP_VERSION)
-    )
+    key_and_value = encode_record(GroupMetadataKey(group=group.group_id), value, GROUP_VERSION)
+    return CoordinatorRecord(group.partition, *key_and_value, _causes(group))
+
+
+def _causes(group: ClassicGroup) -> tuple[tuple[str, bytes], ...]:
+    """Why this generation came, for who looks at the group's history; a coordinator does not read it."""
+    if not group.causes or group.began_ms is None:
+        return ()
+    return ((CAUSES_HEADER, json.dumps({"began_ms": group.began_ms, "causes": group.causes}).encode()),)
 
 
 def _member(group: ClassicGroup, member: Member, assignments: Mapping[str, bytes]) -> MemberMetadata:

@@ -99,6 +99,8 @@ class ClassicGroup(Group):
     sync_deadline_ms: int | None = None
     is_recorded: bool = False  # whether the log has a record of it, or is about to
     storing: int | None = None  # the generation whose assignment is being written
+    causes: list[str] = field(default_factory=list)  # why the rebalance that led to this generation began
+    began_ms: int | None = None  # when it did, by the wall clock
     _support: dict[str, int] = field(default_factory=dict)  # protocol name → how many members have it
 
     # --- state --------------------------------------------------------------------------------------------------------

@@ -119,7 +119,7 @@ export function update(region, ...nodes) {
   // Replace what a region shows; who was in it stays where they were.
   const focused = region.contains(document.activeElement) ? document.activeElement.dataset.focus : null;
   const scrolled = [...region.querySelectorAll(".scroll")].map((one) => one.scrollLeft);
-  region.replaceChildren(...nodes.flat().filter((one) => one !== null && one !== undefined && one !== false));
+  region.replaceChildren(...nodes.flat(Infinity).filter((one) => one !== null && one !== undefined && one !== false));
   region.querySelectorAll(".scroll").forEach((one, at) => { if (scrolled[at]) one.scrollLeft = scrolled[at]; });
   if (focused) region.querySelector(`[data-focus="${CSS.escape(focused)}"]`)?.focus();
 }

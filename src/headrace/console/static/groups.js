@@ -129,19 +129,19 @@ function story(context, now) {
 function rebalance(one) {
   const worst = one.causes.map((cause) => KINDS[cause.kind]).sort((a, b) => ["bad", "warn", "accent", "good", ""].indexOf(a) - ["bad", "warn", "accent", "good", ""].indexOf(b))[0] || "";
   const idle = Object.values(one.idle_ms);
-  return h("li", {}, h("div", { class: "when" }, moment(one.at_ms).slice(0, 10), h("br"), moment(one.at_ms, false)), h("div", { class: `dot ${worst}`, "aria-hidden": "true" }),
+  return h("li", {}, h("div", { class: "when" }, h("span", { class: "day" }, moment(one.at_ms).slice(0, 10), " "), moment(one.at_ms, false)), h("div", { class: `dot ${worst}`, "aria-hidden": "true" }),
     h("div", {}, h("div", { class: "title" }, `Generation ${count(one.generation)} `, one.causes.map((cause) => [badge(cause.kind, KINDS[cause.kind]), " "])),
       one.causes.map((cause) => h("div", { class: "small" }, cause.text)),
       h("div", { class: "note" }, one.members_before && one.members_before !== one.members ? `${one.members_before} → ${one.members} members` : `${one.members} member${one.members === 1 ? "" : "s"}`,
         one.took_ms === null ? "" : ` · took ${seconds(one.took_ms / 1000)}`,
         idle.length ? ` · ${idle.length} partition${idle.length === 1 ? "" : "s"} without an owner for at most ${seconds(Math.max(...idle) / 1000)}` : "",
-        one.generations_not_seen ? ` · ${count(one.generations_not_seen)} generations before it are not in the log` : ""),
+        one.generations_not_seen ? ` · ${count(one.generations_not_seen)} generation${one.generations_not_seen === 1 ? "" : "s"} before it not in the log` : ""),
       one.moves.length ? h("details", {}, h("summary", {}, `${count(one.moves.length)} partitions moved`), h("ul", { class: "small" }, one.moves.slice(0, 200).map((move) => h("li", {}, `${move.topic}-${move.partition}: ${move.from || "nobody"} → ${move.to || "nobody"}`)))) : null));
 }
 
 function whatIf(region, context, name) {
   const strategy = h("select", {}, [["", "as it is"], "range", "roundrobin", "sticky", "cooperative-sticky", "lag", "weighted", "uniform"].map((one) => Array.isArray(one) ? h("option", { value: one[0] }, one[1]) : h("option", { value: one }, one)));
-  const members = h("input", { type: "number", min: 1, max: 10000, placeholder: "as many as now" });
+  const members = h("input", { type: "number", min: 1, max: 10000, placeholder: "as now" });
   const partitions = h("input", { placeholder: "orders=12, clicks=24", autocomplete: "off" });
   const weights = h("input", { placeholder: "billing-1=3", autocomplete: "off" }), racks = h("input", { placeholder: "billing-1=east", autocomplete: "off" });
   const result = h("div");

@@ -370,3 +370,20 @@ def test_versions_that_a_client_makes_up_are_not_remembered() -> None:
         assert len(world.broker.pipeline._routes) < 20
 
     run(scenario)
+
+
+def test_who_sends_much_at_once_waits_for_those_who_send_little() -> None:
+    async def scenario(world: World) -> None:
+        many, connection, transport = 200, world.connection, world.transport
+        world.send_bytes(raw.frame(*ASKING) * many)
+        before = len(answers(world, MetadataResponse, METADATA_VERSION))
+        assert before < many
+        world.connect()
+        world.send(ASKING)
+        assert len(answers(world, MetadataResponse, METADATA_VERSION)) == 1
+        world.lose()
+        world.connection, world.transport = connection, transport
+        await asyncio.sleep(1)
+        assert len(answers(world, MetadataResponse, METADATA_VERSION)) == many
+
+    run(scenario)

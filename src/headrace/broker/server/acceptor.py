@@ -22,6 +22,7 @@ from headrace.broker.server.connection import ServerConnection
 from headrace.broker.server.descriptors import DescriptorShares, share_out
 from headrace.broker.server.frame_memory import FrameLimits, FrameMemory
 from headrace.broker.server.time_used import TimeUsed
+from headrace.broker.server.turns import SharedTurns
 from headrace.net.frames import FrameRefusedError, Spares
 from headrace.runtime.rarely import Rarely
 
@@ -79,6 +80,7 @@ class Acceptor:
         self.spares = Spares(limits.frames.held_bytes_max // SPARES_DIVISOR)
         self.answers = AnswerMemory(limits.answers_bytes_max)
         self.used = TimeUsed(self.now)
+        self.turns = SharedTurns(self.now)
         self.costly = CostlyRequests(self.used, broker.runtime.cpu)
         self.refused = 0
         self.is_open = False
@@ -169,6 +171,7 @@ class Acceptor:
         self.costly.forget(connection)
         self.used.forget(connection)
         self.answers.hold(connection, 0)
+        self.turns.forget(connection)
         self._per_address[connection.peer_host] -= 1
         if self._per_address[connection.peer_host] <= 0:
             del self._per_address[connection.peer_host]

@@ -27,6 +27,7 @@ from headrace.broker.security.login import Login
 from headrace.broker.security.tls import identify
 from headrace.broker.server.answer_line import AnswerLine, InLine
 from headrace.broker.server.quiet_time import QuietTime
+from headrace.broker.server.turns import SLICE
 from headrace.broker.server.watched_connection import WatchedConnection
 from headrace.net.frames import CHUNK_BYTES, FrameReader, FrameRefusedError
 from headrace.net.frames import LENGTH_BYTES as FRAME_LENGTH_BYTES
@@ -55,9 +56,10 @@ class ServerConnection(WatchedConnection, asyncio.BufferedProtocol):
 
     # Not a dictionary of each, beyond what instances share: hundreds of connections take turns in the CPU's caches.
     __slots__ = (
-        "_arrived", "_arriving_bytes", "_at_turn_end", "_awaited", "_frames", "_handling", "_in_line", "_now",
-        "_only_waits", "_outbox", "_quiet", "_reader", "_reading_paused", "_sending", "_task", "_transport",
-        "_turn_due", "acceptor", "began", "close_reason", "costly_s_per_byte", "frame_began", "has_been_valid",
+        "_arrived", "_arriving_bytes", "_at_turn_end", "_awaited", "_frames", "_handling", "_in_line",
+        "_is_greedy", "_now", "_only_waits", "_outbox", "_quiet", "_reader", "_reading_paused",
+        "_sending", "_task", "_transport",
+        "acceptor", "began", "close_reason", "costly_s_per_byte", "frame_began", "has_been_valid",
         "last_progress", "last_written", "listener", "login", "metered", "peer_host", "peer_port", "pipeline",
         "put_off_until", "rights", "security", "slow_s", "uncommitted",
     )  # fmt: skip
@@ -92,7 +94,7 @@ class ServerConnection(WatchedConnection, asyncio.BufferedProtocol):
         self._awaited: Pending[Any] | None = None
         self._handling: memoryview | None = None
         self._only_waits = False
-        self._turn_due = False
+        self._is_greedy = False
         self._arrived = 0.0  # when the frames that wait were read, which was at once
         self._sending: RequestContext | None = None  # an answer that the kernel has not all of
         self._quiet = QuietTime(self)  # of a client that sends too much
@@ -170,6 +172,8 @@ class ServerConnection(WatchedConnection, asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         now = self.last_progress = self._now()
+        if not self._is_greedy:
+            self.acceptor.turns.modest_at = now
         was_tried = False
         is_free = self._handling is None and not (self._frames or self._in_line or self._reading_paused)
         reader = self._reader
@@ -197,6 +201,7 @@ class ServerConnection(WatchedConnection, asyncio.BufferedProtocol):
             self._arrived = now
             self._frames.extend(frames)
             self.acceptor.memory.hold(self, sum(map(len, frames)))
+            self._is_greedy = len(self._frames) > SLICE
         self._handle_next(now, was_tried=was_tried)
 
     def eof_received(self) -> bool:
@@ -218,12 +223,18 @@ class ServerConnection(WatchedConnection, asyncio.BufferedProtocol):
 
     # --- handling
 
-    def _handle_next(self, now: float | None = None, *, was_tried: bool = False) -> None:
+    def _handle_next(
+        self, now: float | None = None, *, was_tried: bool = False, turns_left: int = REQUESTS_PER_TURN
+    ) -> None:
         """Handle the frames that are there, until one has to wait, the client stops reading, or none is left.
 
         `was_tried`: the first of them could not be answered at once.
         """
-        turns_left = REQUESTS_PER_TURN
+        if self._is_greedy and turns_left != SLICE:
+            if self._frames or self._reader.is_cut_short:
+                self.acceptor.turns.wait(self)
+                self._balance_reading()
+            return
         costly = self.acceptor.costly
         turn_began = float("inf")
         if self._in_line:
@@ -236,7 +247,8 @@ class ServerConnection(WatchedConnection, asyncio.BufferedProtocol):
             and self._in_line.may_join(self._frames[0])
         ):
             if turns_left == 0 or (now is not None and now - turn_began > TURN_S):
-                self._go_on_next_turn()
+                self._is_greedy = True
+                self.acceptor.turns.wait(self)
                 break
             turns_left -= 1
             frame = self._handling = self._frames.popleft()
@@ -394,14 +406,9 @@ class ServerConnection(WatchedConnection, asyncio.BufferedProtocol):
         self.acceptor.keep(self._task)
         self._awaited = pending
 
-    def _go_on_next_turn(self) -> None:
-        if not self._turn_due:
-            self._turn_due = True
-            asyncio.get_running_loop().call_soon(self._take_turn)
-
-    def _take_turn(self) -> None:
-        self._turn_due = False
-        self._handle_next()
+    def take_turn(self) -> None:
+        """Handle a few of the requests of a client that has sent many."""
+        self._handle_next(turns_left=SLICE)
 
     def has_room_for_answer(self) -> bool:
         """Whether the client has read all that it was answered."""

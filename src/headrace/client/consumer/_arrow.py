@@ -6,6 +6,7 @@ and small things that are made anew after that take several times what they take
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +64,21 @@ def pieces_to_arrow(pieces: list[PartitionColumns], *, headers: bool = False) ->
     ]
     arrays = arrow_arrays([piece.columns for piece in pieces], headers=headers)
     return pyarrow.RecordBatch.from_arrays([*constants, *arrays], schema=schema)
+
+
+def with_types(batch: pyarrow.RecordBatch, topics: list[str], deserializers: Mapping[str, Any]) -> pyarrow.RecordBatch:
+    """Keys and values as what their deserializers make of whole columns, if they can; else as they are, bytes.
+
+    Beside such a column stands another one, `key_error` or `value_error`: why a row could not be read, and is null.
+    """
+    for name, deserializer in deserializers.items():
+        to_columns = getattr(deserializer, "to_columns", None)
+        if to_columns is None:
+            continue
+        array, errors = to_columns(list(dict.fromkeys(topics)), batch.column(name))
+        at = batch.schema.get_field_index(name)
+        batch = batch.set_column(at, name, array).append_column(f"{name}_error", errors)
+    return batch
 
 
 def _constants(counts: list[int], numbers: list[int], kind: Any, dtype: str) -> Any:

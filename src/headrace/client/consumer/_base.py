@@ -556,11 +556,15 @@ def deadline_of(timeout: float, now: float) -> float:
         ) from None
 
 
-def to_arrow(pieces: list[PartitionColumns], *, headers: bool) -> Any:
+def to_arrow(pieces: list[PartitionColumns], *, headers: bool, setup: ConsumerSetup | None = None) -> Any:
     """One Arrow record batch of what a poll gave; loads pyarrow on first use."""
-    from headrace.client.consumer._arrow import pieces_to_arrow
+    from headrace.client.consumer._arrow import pieces_to_arrow, with_types
 
-    return pieces_to_arrow(pieces, headers=headers)
+    made = pieces_to_arrow(pieces, headers=headers)
+    if setup is None:
+        return made
+    deserializers = {"key": setup.key_deserializer, "value": setup.value_deserializer}
+    return with_types(made, [piece.topic for piece in pieces], deserializers)
 
 
 __all__ = [

@@ -95,7 +95,7 @@ class Consumer(ConsumerBase, Generic[K, V]):
 
     async def poll_arrow(self, timeout: float = 1.0, max_records: int | None = None, *, headers: bool = False) -> Any:
         need_arrow()
-        made = to_arrow(await self._polled(timeout, self._columns(max_records), []), headers=headers)
+        made = to_arrow(await self._polled(timeout, self._columns(max_records), []), headers=headers, setup=self._setup)
         self._fetcher.marks = None
         return made
 

@@ -48,13 +48,16 @@ def partition_hash(topic_hash: int, partition: int) -> int:
     return spread(31 * (31 + partition) + topic_hash)
 
 
-def hash_order(names: Iterable[str]) -> list[str]:
-    """The names, each once, in the order of a `java.util.HashMap` into which they were put one by one."""
+def hash_order(names: Iterable[str], capacity: int = _INITIAL_BUCKETS) -> list[str]:
+    """The names, each once, in the order of a `java.util.HashMap` into which they were put one by one.
+
+    `capacity` is what the table was made with.
+    """
     distinct = list(dict.fromkeys(names))
     if len(distinct) < 2:
         return distinct
     spreads = list(map(_string_spread, distinct))
-    mask = table_size(spreads) - 1
+    mask = table_size(spreads, 1 << (capacity - 1).bit_length()) - 1
     # sorted() is stable, as a bucket is: it keeps the order of insertion, and so does doubling.
     order = sorted(range(len(distinct)), key=[value & mask for value in spreads].__getitem__)
     return [distinct[index] for index in order]
@@ -86,9 +89,8 @@ def computed_hash_order(names: Iterable[str], asked_again: bool) -> list[str]:
     return [distinct[index] for index in order]
 
 
-def table_size(spreads: Sequence[int]) -> int:
-    """How many buckets a HashMap has once entries with these spread hashes were put, in this order."""
-    buckets = _INITIAL_BUCKETS
+def table_size(spreads: Sequence[int], buckets: int = _INITIAL_BUCKETS) -> int:
+    """How many buckets a HashMap has, of so many at first, once entries with these hashes were put, in this order."""
     for index, value in enumerate(spreads):
         if buckets < _TREE_BUCKETS_MIN and index >= _BUCKET_LENGTH_MAX:
             mask = buckets - 1

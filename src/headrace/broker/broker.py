@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, TypeVar
 
 from headrace.broker import startup
 from headrace.broker.audit.log import AuditLog
@@ -15,6 +15,7 @@ from headrace.broker.coordinators.group_service import GroupService
 from headrace.broker.coordinators.group_settings import BrokerGroupSettings
 from headrace.broker.coordinators.producer_ids import ProducerIds
 from headrace.broker.coordinators.share_state_service import ShareStateService
+from headrace.broker.coordinators.streams_topics import StreamsTopics
 from headrace.broker.coordinators.transaction_service import TransactionService
 from headrace.broker.coordinators.write_order import batch_bytes_max
 from headrace.broker.metadata.controller_requests import ControllerRequests
@@ -384,10 +385,15 @@ class Broker:
             ShareGroupService: self.share_rooms.shares,
             ShareOffsets: self.share_rooms.offsets,
             ShareStateService: self.share_rooms.state_service,
+            StreamsTopics: StreamsTopics(metadata, clock, self._run_on),
             Throttles: self.replication.throttles,
             TransactionService: self.transactions,
             TurnAppends: self.turn_appends,
         }
+
+    def _run_on(self, what: Coroutine[Any, Any, None]) -> None:
+        """Go on with this beside the requests; the broker waits for it when it stops."""
+        self.acceptor.keep(asyncio.get_running_loop().create_task(what))
 
     async def _opened(self, opening: Awaitable[T]) -> T:
         """What is opened before there is anything else; the store is closed again if that fails."""

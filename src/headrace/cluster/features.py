@@ -33,6 +33,7 @@ TRANSACTION_VERSION: Final = "transaction.version"
 ELIGIBLE_LEADER_REPLICAS_VERSION: Final = "eligible.leader.replicas.version"
 GROUP_VERSION: Final = "group.version"
 SHARE_VERSION: Final = "share.version"
+STREAMS_VERSION: Final = "streams.version"
 
 SUPPORTED_FEATURES: Final[dict[str, FeatureRange]] = {
     METADATA_VERSION: FeatureRange(7, 30),
@@ -40,6 +41,7 @@ SUPPORTED_FEATURES: Final[dict[str, FeatureRange]] = {
     ELIGIBLE_LEADER_REPLICAS_VERSION: FeatureRange(0, 1),
     GROUP_VERSION: FeatureRange(0, 1),
     SHARE_VERSION: FeatureRange(0, 1),
+    STREAMS_VERSION: FeatureRange(0, 1),
 }
 _UPGRADE: Final = 1
 _SAFE_DOWNGRADE: Final = 2
@@ -53,10 +55,17 @@ def has_eligible(image: Image) -> bool:
 
 def serves_consumer_groups(image: Image, config: BrokerConfig) -> bool:
     """Whether groups may speak the consumer protocol (KIP-848)."""
-    if image.features.get(GROUP_VERSION, 0) < 1:
-        return False
+    return image.features.get(GROUP_VERSION, 0) > 0 and _has_protocol(config, "consumer")
+
+
+def serves_streams_groups(image: Image, config: BrokerConfig) -> bool:
+    """Whether applications may speak the streams protocol (KIP-1071)."""
+    return image.features.get(STREAMS_VERSION, 0) > 0 and _has_protocol(config, "streams")
+
+
+def _has_protocol(config: BrokerConfig, name: str) -> bool:
     protocols = config.values["group.coordinator.rebalance.protocols"]
-    return isinstance(protocols, tuple) and "consumer" in protocols
+    return isinstance(protocols, tuple) and name in protocols
 
 
 def initial_records() -> list[MetadataRecord]:

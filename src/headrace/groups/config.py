@@ -9,6 +9,7 @@ from headrace.config import INT32_MAX, ConfigValue
 from headrace.coordination import settings
 from headrace.groups.consumer.config import ConsumerGroupConfig
 from headrace.groups.share.config import ShareGroupConfig
+from headrace.groups.streams.config import StreamsGroupConfig
 
 _KEYS = {
     "min_session_timeout_ms": "group.min.session.timeout.ms",
@@ -36,6 +37,7 @@ class GroupConfig:
     offsets_topic_partitions: int = 50
     consumer: ConsumerGroupConfig = field(default_factory=ConsumerGroupConfig)
     share: ShareGroupConfig = field(default_factory=ShareGroupConfig)
+    streams: StreamsGroupConfig = field(default_factory=StreamsGroupConfig)
     # A new member cannot send heartbeats while its first JoinGroup waits; after this long it is given up.
     new_member_join_timeout_ms: int = 300_000
     # So many tombstones are written in one step, by expiry, for deleted topics or groups. It takes some 30 ms.
@@ -52,4 +54,5 @@ class GroupConfig:
             **settings(_KEYS, values),
             consumer=ConsumerGroupConfig.from_values(values),
             share=ShareGroupConfig.from_values(values),
+            streams=StreamsGroupConfig.from_values(values),
         )

@@ -32,6 +32,7 @@ from headrace.groups.refusals import refused
 from headrace.groups.settings import DefaultSettings, GroupSettings
 from headrace.groups.shards import Shard, Shards
 from headrace.groups.share.kind import ShareGroups
+from headrace.groups.streams.kind import StreamsGroups
 from headrace.groups.topics import TopicLookup
 from headrace.protocol.messages.delete_groups import DeleteGroupsRequest
 from headrace.protocol.messages.describe_groups import DescribeGroupsRequest
@@ -72,10 +73,12 @@ class GroupCoordinator(Coordinator[Outcome, Shard]):
             ClassicSide(config.max_size, self._rebalances.prepare),
         )
         self.share = ShareGroups(self._shards, topics, settings, config.share, hashes)
+        self.streams = StreamsGroups(self._shards, topics, settings, config.streams, hashes)
         self._kinds: dict[GroupKind, KindOfGroup] = {
             GroupKind.CLASSIC: ClassicGroups(config, self._rebalances),
             GroupKind.CONSUMER: self.consumer,
             GroupKind.SHARE: self.share,
+            GroupKind.STREAMS: self.streams,
         }
         self._offsets = OffsetChanges(config, self._shards, topics)
         self._deleted_topics = DeletedTopics(config, self._shards, self._offsets, topics)

@@ -28,6 +28,7 @@ class TimerKind(Enum):
     JOIN = "join"
     SYNC = "sync"
     REVOKE = "revoke"  # until when a member has to give up partitions
+    DELAY = "delay"  # until when a new group waits for more members
     EXPIRY = "expiry"
     DELETED_TOPICS = "deleted topics"
 

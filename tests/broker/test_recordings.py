@@ -26,7 +26,6 @@ LEFT_OUT = {
     "api_versions/v2": "as v1",
     "features": "levels of KRaft's own features",
     "telemetry": "client telemetry is not served",
-    "streams/": "streams groups are not served",
     "share/offsets/describe": "a partition that does not exist is told at once; Kafka waits for it for half a minute",
 }
 
@@ -37,6 +36,8 @@ CONSUMER_GROUPS = ("groups_kip848.jsonl", "groups_kip848_more.jsonl")
 SHARE_GROUPS = ("share_groups.jsonl",)
 # Played side by side, as they sleep most of the time.
 CONSUMER_AREAS = ("life", "regex/syntax", "regex/works", "regex/new", "migration/", "offsets/", "admin/", "static")
+STREAMS_GROUPS = ("streams_groups.jsonl",)
+STREAMS_AREAS = ("streams/life", "streams/epochs", "streams/refused", "streams/status", "streams/internal")
 SHARE_AREAS = ("heartbeat/", "fetch/", "acks/", "lock-expiry")
 WITH_SETTINGS = {
     "fast": "fast/",
@@ -88,7 +89,10 @@ def test_answers_as_the_real_broker_did(kafka: testing.EmbeddedBroker, name: str
 def test_all_recordings_one_after_the_other(kafka: testing.EmbeddedBroker) -> None:
     # In one run and in this order: a case of `groups` finds a group that one of `group_offsets` left behind.
     names = sorted(path.name for path in BEHAVIOUR.glob("*.jsonl"))
-    replay(kafka.address, *(name for name in names if name not in (*LARGE, *CONSUMER_GROUPS, *SHARE_GROUPS)))
+    replay(
+        kafka.address,
+        *(name for name in names if name not in (*LARGE, *CONSUMER_GROUPS, *SHARE_GROUPS, *STREAMS_GROUPS)),
+    )
 
 
 @pytest.mark.slow
@@ -100,7 +104,10 @@ def test_odd_requests_are_answered_as_the_real_broker_did(kafka: testing.Embedde
 
 @pytest.mark.slow
 @pytest.mark.timeout(REPLAY_TIMEOUT_S + 10)
-@pytest.mark.parametrize(("names", "areas"), [(CONSUMER_GROUPS, CONSUMER_AREAS), (SHARE_GROUPS, SHARE_AREAS)])
+@pytest.mark.parametrize(
+    ("names", "areas"),
+    [(CONSUMER_GROUPS, CONSUMER_AREAS), (SHARE_GROUPS, SHARE_AREAS), (STREAMS_GROUPS, STREAMS_AREAS)],
+)
 def test_newer_groups_answer_as_the_real_brokers_do(
     kafka: testing.EmbeddedBroker, names: Sequence[str], areas: Sequence[str]
 ) -> None:

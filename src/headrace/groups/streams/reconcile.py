@@ -45,7 +45,7 @@ def next_position(now: TaskPosition, goal: TaskGoal, owned: TargetTasks | None) 
         case MemberProgress.UNREVOKED_PARTITIONS:
             if owned is None or now.revoking.has_any_of(owned):
                 return now
-            return _towards(now, goal, owned, now.epoch)
+            return _towards(now, goal, owned, now.epoch + 1)
         case MemberProgress.UNRELEASED_PARTITIONS:
             return _towards(now, goal, owned, now.epoch)
         case _:

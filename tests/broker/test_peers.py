@@ -9,6 +9,7 @@ import pytest
 from headrace.broker.peers import PeerConnection, Peers
 from headrace.errors import NetworkError, RequestTimedOutError
 from headrace.net.node import Node
+from headrace.net.security import PLAINTEXT
 from headrace.protocol.messages.api_versions import ApiVersionsRequest
 from headrace.runtime.simulated import Simulation, run_simulation
 
@@ -21,7 +22,7 @@ async def _peers(simulation: Simulation) -> Peers:
     await simulation.host("broker-2").runtime.network.listen(_Silent, "broker-2", 9092)
     nodes = {2: Node(2, "broker-2", 9092), 3: Node(3, "broker-2", 1)}
     runtime = simulation.host("broker-1").runtime
-    return Peers(runtime, nodes.get, client_id="broker-1", request_timeout_ms=30_000)
+    return Peers(runtime, nodes.get, client_id="broker-1", request_timeout_ms=30_000, security=PLAINTEXT)
 
 
 async def _ask(peers: Peers, node_id: int, **options: object) -> object:

@@ -17,6 +17,7 @@ from headrace.client.producer.aio import Producer
 from headrace.cluster.store.session import Delete
 from headrace.errors import ErrorCode, HeadraceError, NetworkError, NotLeaderOrFollowerError
 from headrace.net.node import Node
+from headrace.net.security import PLAINTEXT
 from headrace.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest
 from headrace.protocol.messages.broker_registration import BrokerRegistrationRequest
 from headrace.protocol.messages.fetch import FetchRequest
@@ -262,6 +263,7 @@ def test_a_broker_refuses_a_connection_that_is_meant_for_another_life_of_it() ->
             lambda node_id: Node(node_id, "broker-2", 9092, incarnation=meant[0]),
             client_id="broker-9-test",
             request_timeout_ms=2_000,
+            security=PLAINTEXT,
         )
         request = FetchRequest(replica_id=-1, max_wait_ms=0, min_bytes=0)
         assert (await peers.request(2, PeerConnection.CONTROL, request)).error_code == ErrorCode.NONE
@@ -279,7 +281,9 @@ def test_what_waits_for_another_life_of_a_broker_ends_when_its_number_is_given_a
     async def story(cluster: SimulatedCluster) -> None:
         meant = [Node(2, "broker-2", 9092, incarnation=_process(cluster.brokers[2]).incarnation)]
         runtime = cluster.client_host("peer").runtime
-        peers = Peers(runtime, lambda _: meant[0], client_id="broker-9-test", request_timeout_ms=60_000)
+        peers = Peers(
+            runtime, lambda _: meant[0], client_id="broker-9-test", request_timeout_ms=60_000, security=PLAINTEXT
+        )
         cluster.pause(2)
         waiting = asyncio.ensure_future(
             peers.request(2, PeerConnection.CONTROL, FetchRequest(replica_id=-1, max_wait_ms=0, min_bytes=0))

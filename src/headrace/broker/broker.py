@@ -42,6 +42,7 @@ from headrace.broker.replication.throttles import Throttles
 from headrace.broker.requests.pipeline import RequestPipeline
 from headrace.broker.requests.services import Services
 from headrace.broker.security.setup import BrokerSecurity
+from headrace.broker.security.tokens import DelegationTokens
 from headrace.broker.server.acceptor import Acceptor, ConnectionLimits
 from headrace.broker.server.descriptors import share_out
 from headrace.broker.server.frame_memory import FrameLimits
@@ -299,7 +300,7 @@ class Broker:
             self.metadata.follow(self._follow)
             self.metadata.follow(self.replication.follow)
             self.replication.throttles.follow(Changes())
-            self.security.start()
+            self.security.start(self.metadata)
             self._to_close.append(self.security.close)
             self.security.follow(self.config)
             await self._listen()
@@ -373,6 +374,7 @@ class Broker:
             ClusterView: self.cluster,
             ComingFollowers: self.replication.coming,
             ControllerRequests: requests,
+            DelegationTokens: self.security.tokens,
             FetchSessions: self.fetch_sessions,
             GroupService: self.groups,
             Leaders: self.leaders,

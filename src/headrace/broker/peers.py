@@ -21,7 +21,7 @@ from headrace.net.connection import Connection, ConnectionState
 from headrace.net.connections import Connections, Transport
 from headrace.net.loop import LoopDriver
 from headrace.net.node import Node
-from headrace.net.security import PLAINTEXT, Security
+from headrace.net.security import Security
 from headrace.net.settings import ConnectionSettings
 from headrace.runtime import Clock, Runtime
 
@@ -91,7 +91,7 @@ class Peers(LoopDriver[_PeerConnections]):
         *,
         client_id: str,
         request_timeout_ms: int,
-        security: Security = PLAINTEXT,
+        security: Security,
     ) -> None:
         settings = ConnectionSettings(
             client_id=client_id,

@@ -22,6 +22,7 @@ from headrace.cluster.records import (
     ClientQuotaRecord,
     ConfigRecord,
     ControlledShutdown,
+    DelegationTokenRecord,
     EntityData,
     FeatureLevelRecord,
     Fencing,
@@ -32,6 +33,7 @@ from headrace.cluster.records import (
     ProducerIdsRecord,
     RegisterBrokerRecord,
     RemoveAccessControlEntryRecord,
+    RemoveDelegationTokenRecord,
     RemoveTopicRecord,
     RemoveUserScramCredentialRecord,
     ResourceType,
@@ -132,6 +134,7 @@ class Image:
     next_producer_id: int = 0
     quotas: dict[QuotaEntity, dict[str, float]] = field(default_factory=dict)
     scram: dict[tuple[str, int], UserScramCredentialRecord] = field(default_factory=dict)
+    tokens: dict[str, DelegationTokenRecord] = field(default_factory=dict)
     acls: dict[bytes, AccessControlEntryRecord] = field(default_factory=dict)
     offset: int = 0
     version: int = 0
@@ -182,6 +185,7 @@ class Image:
         copy.features = dict(self.features)
         copy.quotas = {entity: dict(values) for entity, values in self.quotas.items()}
         copy.scram = dict(self.scram)
+        copy.tokens = dict(self.tokens)
         copy.acls = dict(self.acls)
         copy._collisions = {name: set(topics) for name, topics in self._collisions.items()}
         return copy
@@ -324,6 +328,12 @@ class Image:
     def _set_scram(self, record: UserScramCredentialRecord) -> None:
         self.scram[record.name, record.mechanism] = record
 
+    def _set_token(self, record: DelegationTokenRecord) -> None:
+        self.tokens[record.token_id] = record
+
+    def _remove_token(self, record: RemoveDelegationTokenRecord) -> None:
+        self.tokens.pop(record.token_id, None)
+
     def _remove_scram(self, record: RemoveUserScramCredentialRecord) -> None:
         self.scram.pop((record.name, record.mechanism), None)
 
@@ -366,6 +376,7 @@ class Image:
                 data = [EntityData(entity_type=kind, entity_name=name) for kind, name in entity]
                 yield ClientQuotaRecord(entity=data, key=key, value=rate, remove=False)
         yield from self.scram.values()
+        yield from self.tokens.values()
         yield from self.acls.values()
 
 
@@ -449,6 +460,8 @@ _FOLD: Final[dict[type, Callable[[Image, Any], None]]] = {
     ClientQuotaRecord: Image._set_quota,
     UserScramCredentialRecord: Image._set_scram,
     RemoveUserScramCredentialRecord: Image._remove_scram,
+    DelegationTokenRecord: Image._set_token,
+    RemoveDelegationTokenRecord: Image._remove_token,
     AccessControlEntryRecord: Image._add_acl,
     RemoveAccessControlEntryRecord: Image._remove_acl,
     NoOpRecord: Image._nothing,

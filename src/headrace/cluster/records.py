@@ -16,6 +16,7 @@ from headrace.protocol.stored.metadata_records import BrokerFeature as BrokerFea
 from headrace.protocol.stored.metadata_records import BrokerRegistrationChangeRecord as BrokerRegistrationChangeRecord
 from headrace.protocol.stored.metadata_records import ClientQuotaRecord as ClientQuotaRecord
 from headrace.protocol.stored.metadata_records import ConfigRecord as ConfigRecord
+from headrace.protocol.stored.metadata_records import DelegationTokenRecord as DelegationTokenRecord
 from headrace.protocol.stored.metadata_records import EntityData as EntityData
 from headrace.protocol.stored.metadata_records import FeatureLevelRecord as FeatureLevelRecord
 from headrace.protocol.stored.metadata_records import MetadataRecord as MetadataRecord
@@ -25,6 +26,7 @@ from headrace.protocol.stored.metadata_records import PartitionRecord as Partiti
 from headrace.protocol.stored.metadata_records import ProducerIdsRecord as ProducerIdsRecord
 from headrace.protocol.stored.metadata_records import RegisterBrokerRecord as RegisterBrokerRecord
 from headrace.protocol.stored.metadata_records import RemoveAccessControlEntryRecord as RemoveAccessControlEntryRecord
+from headrace.protocol.stored.metadata_records import RemoveDelegationTokenRecord as RemoveDelegationTokenRecord
 from headrace.protocol.stored.metadata_records import RemoveTopicRecord as RemoveTopicRecord
 from headrace.protocol.stored.metadata_records import RemoveUserScramCredentialRecord as RemoveUserScramCredentialRecord
 from headrace.protocol.stored.metadata_records import TopicRecord as TopicRecord

@@ -43,6 +43,7 @@ def of_the_recordings() -> dict[str, str]:
         "listener.name.reauth.scram-sha-256.sasl.jaas.config": scram,
         "listener.name.reauth.plain.connections.max.reauth.ms": "2000",
         "listener.name.reauth.scram-sha-256.connections.max.reauth.ms": "2000",
+        "headrace.oauthbearer.allow.unsigned.tokens": "true",
         "delegation.token.secret.key": "a-secret-of-the-cluster",
         "num.partitions": "4",
     }

@@ -22,10 +22,11 @@ def kafka() -> Iterator[testing.EmbeddedBroker]:
         yield running
 
 
-def replay(kafka: testing.EmbeddedBroker, *cases: str) -> None:
+def replay(kafka: testing.EmbeddedBroker, *cases: str, has_authorizer: bool = False) -> None:
     sasl, anonymous, reauth = (f"{host}:{port}" for host, port in kafka.broker.addresses)
     command = [sys.executable, str(BEHAVIOUR / "replay.py"), str(BEHAVIOUR / "security.jsonl")]
-    command += ["--sasl", sasl, "--anonymous", anonymous, "--reauth", reauth, "--without", "authorizer"]
+    command += ["--sasl", sasl, "--anonymous", anonymous, "--reauth", reauth]
+    command += [] if has_authorizer else ["--without", "authorizer"]
     for case in cases:
         command += ["-k", case]
     done = subprocess.run(command, capture_output=True, text=True, timeout=REPLAY_TIMEOUT_S, check=False)
@@ -34,6 +35,14 @@ def replay(kafka: testing.EmbeddedBroker, *cases: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("area", ["sasl/", "scram/", "reauth/"])
+@pytest.mark.parametrize("area", ["sasl/", "scram/", "reauth/", "oauth/"])
 def test_logins_go_as_at_the_real_broker(kafka: testing.EmbeddedBroker, area: str) -> None:
     replay(kafka, area)
+
+
+@pytest.mark.slow
+def test_delegation_tokens_are_as_at_the_real_broker() -> None:
+    authorizer = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+    rules = {"authorizer.class.name": authorizer, "super.users": "User:admin"}
+    with as_large_as_kafkas(), testing.broker(overrides=of_the_recordings() | rules) as kafka:
+        replay(kafka, "tokens/", has_authorizer=True)

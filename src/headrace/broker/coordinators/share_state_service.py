@@ -106,6 +106,7 @@ class ShareStates:
             lambda node_id: broker.replication.locate(node_id),
             client_id=f"{BROKER_CLIENT_ID}{broker.node_id}-share-states",
             request_timeout_ms=REQUEST_TIMEOUT_MS,
+            security=broker.security.inter_broker.security,
         )
 
     def look_again(self) -> None:

@@ -8,15 +8,18 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.broker.security.inter_broker import InterBroker
-from headrace.broker.security.listener import ListenerSecurity, listener_security
+from headrace.broker.security.jwt_keys import MECHANISM, URL_KEY, SignedTokens, token_checks
+from headrace.broker.security.listener import ListenerSecurity, enabled_mechanisms, listener_security
 from headrace.broker.security.tls import is_of_tls
+from headrace.broker.security.tokens import DelegationTokens
 from headrace.cluster.decision import NO_ERROR, ApiError
 from headrace.config import ConfigError
 from headrace.errors import ErrorCode
-from headrace.net.sasl.serving import BadCredentialsError, Proof, ScramKeys, TokenCheck
+from headrace.net.sasl.serving import BadCredentialsError, Proof, TokenCheck
 from headrace.runtime import Runtime
 
 if TYPE_CHECKING:
+    from headrace.broker.metadata.service import MetadataService
     from headrace.broker.security.tls import ListenerTls
     from headrace.broker.server.listeners import ListenerSetting
     from headrace.broker.view import ClusterView
@@ -43,15 +46,22 @@ class BrokerSecurity:
     ) -> None:
         self._runtime = runtime
         self._config = config
-        self._reloading: asyncio.Task[None] | None = None
         self._is_changed = asyncio.Event()
+        self.tokens = DelegationTokens(runtime.clock, config, image)
+        self._tasks: list[asyncio.Task[None]] = []
+        takes_tokens = [
+            setting.name
+            for setting in settings
+            if setting.protocol.startswith("SASL_") and MECHANISM in enabled_mechanisms(setting.name, config)
+        ]
+        self._token_checks = token_checks(takes_tokens, config)
         self.listeners: dict[str, ListenerSecurity] = {
             setting.name: listener_security(
                 setting,
                 config,
                 runtime.clock,
                 image=image,
-                token=self._token,
+                token=self.tokens.look_up,
                 token_check=self._token_check,
             )
             for setting in settings
@@ -66,15 +76,21 @@ class BrokerSecurity:
 
     # --- certificates that are exchanged while the broker runs
 
-    def start(self) -> None:
-        """Look for other certificates from now on."""
+    def start(self, metadata: MetadataService) -> None:
+        """Look for other certificates, and for tokens that have expired, from now on."""
+        loop = asyncio.get_running_loop()
         if any(security.tls is not None for security in self.listeners.values()):
-            self._reloading = asyncio.get_running_loop().create_task(self._reload_tls())
+            self._tasks.append(loop.create_task(self._reload_tls()))
+        for check in self._token_checks.values():
+            if isinstance(check, SignedTokens):
+                self._tasks.append(loop.create_task(check.refresh(self._runtime)))
+        if self.tokens.settings.secret is not None:
+            self._tasks.append(loop.create_task(self.tokens.sweep(metadata)))
 
     async def close(self) -> None:
-        if self._reloading is not None:
-            self._reloading.cancel()
-            await asyncio.gather(self._reloading, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def follow(self, config: BrokerConfig) -> None:
         """The configuration in effect may be another."""
@@ -129,11 +145,9 @@ class BrokerSecurity:
 
     # --- what mechanisms ask
 
-    def _token(self, mechanism: str, token_id: str) -> tuple[ScramKeys, Proof] | None:
-        return None
-
     def _token_check(self, listener: str) -> TokenCheck:
         def refuse(token: str) -> Proof:
-            raise BadCredentialsError("no keys are configured by which a token could be checked")
+            raise BadCredentialsError(f"no keys are configured by which a token could be checked ({URL_KEY})")
 
-        return refuse
+        found = self._token_checks.get(listener)
+        return refuse if found is None else found.check

@@ -120,6 +120,17 @@ class RemoveTopicRecord:
     topic_id: bytes = f(UUID)
 
 
+@data("0", flexible=0, record_type=10)
+class DelegationTokenRecord:
+    owner: str = f(STRING)
+    requester: str = f(STRING)
+    renewers: list[str] = f(Array(STRING))
+    issue_timestamp: int = f(INT64)
+    max_timestamp: int = f(INT64)
+    expiration_timestamp: int = f(INT64)
+    token_id: str = f(STRING)
+
+
 @data("0", flexible=0, record_type=11)
 class UserScramCredentialRecord:
     name: str = f(STRING)
@@ -195,6 +206,11 @@ class RemoveUserScramCredentialRecord:
     mechanism: int = f(INT8)
 
 
+@data("0", flexible=0, record_type=26)
+class RemoveDelegationTokenRecord:
+    token_id: str = f(STRING)
+
+
 MetadataRecord = (
     RegisterBrokerRecord
     | UnregisterBrokerRecord
@@ -212,6 +228,8 @@ MetadataRecord = (
     | RemoveAccessControlEntryRecord
     | NoOpRecord
     | RemoveUserScramCredentialRecord
+    | DelegationTokenRecord
+    | RemoveDelegationTokenRecord
 )
 
 _FRAME_VERSION = 1

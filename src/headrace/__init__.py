@@ -51,6 +51,8 @@ if TYPE_CHECKING:
     from headrace.client.producer.blocking import Producer
     from headrace.client.producer.delivery import BatchDelivery, DeliveredRange, Delivery, RecordMetadata
     from headrace.client.ranges import Loss, LostOffsetsError, RangeReader
+    from headrace.client.share.blocking import ShareConsumer
+    from headrace.client.share.records import AcknowledgeType, ShareRecord
     from headrace.client.transactions.exactly_once import exactly_once
     from headrace.config import ConfigError
     from headrace.errors import (
@@ -79,6 +81,7 @@ if TYPE_CHECKING:
 # Loaded when first used, so that `import headrace` costs next to nothing.
 _LAZY = {
     "AbortableTransactionError": "headrace.client.errors",
+    "AcknowledgeType": "headrace.client.share.records",
     "Admin": "headrace.client.admin",
     "BatchDelivery": "headrace.client.producer.delivery",
     "BufferExhaustedError": "headrace.client.errors",
@@ -128,6 +131,8 @@ _LAZY = {
     "SaslAuthenticationFailedError": "headrace.errors",
     "SerializationError": "headrace.client.errors",
     "SubscriptionPattern": "headrace.client.consumer._subscription",
+    "ShareConsumer": "headrace.client.share.blocking",
+    "ShareRecord": "headrace.client.share.records",
     "TimestampType": "headrace.records",
     "TlsRefusedError": "headrace.net.tls",
     "TopicPartition": "headrace.topics",
@@ -151,6 +156,7 @@ _ALIASES = {
 
 __all__ = [
     "AbortableTransactionError",
+    "AcknowledgeType",
     "Admin",
     "BatchDelivery",
     "BufferExhausted",
@@ -204,6 +210,8 @@ __all__ = [
     "RetriableError",
     "SaslAuthenticationFailedError",
     "SerializationError",
+    "ShareConsumer",
+    "ShareRecord",
     "SubscriptionPattern",
     "TimestampType",
     "TlsRefusedError",

@@ -9,17 +9,19 @@ if TYPE_CHECKING:
     from headrace.client.admin.aio import Admin
     from headrace.client.consumer.aio import Consumer
     from headrace.client.producer.aio import Producer
+    from headrace.client.share.aio import ShareConsumer
     from headrace.client.transactions.exactly_once import exactly_once_async as exactly_once
 
 _LAZY = {
     "Admin": "headrace.client.admin.aio",
     "Consumer": "headrace.client.consumer.aio",
     "Producer": "headrace.client.producer.aio",
+    "ShareConsumer": "headrace.client.share.aio",
     "exactly_once": "headrace.client.transactions.exactly_once",
 }
 _NAMES = {"exactly_once": "exactly_once_async"}
 
-__all__ = ["Admin", "Consumer", "Producer", "exactly_once"]
+__all__ = ["Admin", "Consumer", "Producer", "ShareConsumer", "exactly_once"]
 
 
 def __getattr__(name: str) -> Any:

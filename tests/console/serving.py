@@ -57,7 +57,8 @@ class Console:
 def console(address: str, **settings: Any) -> Iterator[Console]:
     """A console of one cluster, on a free port."""
     metrics = settings.pop("metrics", ())
-    cluster = ClusterSettings("kafka", {"bootstrap.servers": address}, tuple(metrics))
+    registry = settings.pop("registry", None)
+    cluster = ClusterSettings("kafka", {"bootstrap.servers": address}, tuple(metrics), registry)
     made = ConsoleSettings((cluster,), port=0, **settings)
     listening = bind(made)
     server = uvicorn.Server(

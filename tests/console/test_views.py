@@ -149,3 +149,25 @@ def test_the_first_page_is_quick_with_a_thousand_topics() -> None:
                 took.append(time.monotonic() - began)
             if min(took) > 0.1:
                 pytest.skip(f"this machine is too busy to say: {min(took) * 1000:.0f} ms")
+
+
+def test_messages_with_a_schema_are_shown_as_what_they_are() -> None:
+    from headrace import Producer
+    from headrace.registry.thread import running_registry
+    from headrace.schemas.avro import AvroSerializer
+
+    schema = {"type": "record", "name": "Order", "fields": [{"name": "amount", "type": "int"}]}
+    with (
+        broker() as kafka,
+        running_registry(
+            {"kafkastore.bootstrap.servers": kafka.address, "listeners": "http://127.0.0.1:0"}
+        ) as registry,
+    ):
+        url = registry.url
+        serializer = AvroSerializer(schema, registry=url)
+        with Producer(bootstrap_servers=kafka.address, value_serializer=serializer) as producer:
+            for amount in (1, 2):
+                producer.send("typed", {"amount": amount})
+        with console(kafka.address, registry=url) as shown:
+            messages = shown.get("messages?topic=typed&from=oldest&filter=" + quote("value.amount == 2"))["messages"]
+            assert [(one["value"]["format"], one["value"]["text"]) for one in messages] == [("avro", '{"amount": 2}')]

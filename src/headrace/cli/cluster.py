@@ -11,6 +11,7 @@ import typer
 
 from headrace.cli.cluster_describe import show
 from headrace.cli.cluster_status import Elsewhere, Here, Watched, watch
+from headrace.cli.console_beside import DEFAULT_PORT
 from headrace.cli.local_cluster import BROKERS_MAX, PORT_MAX, Health, LocalBroker, LocalCluster
 from headrace.cli.options import Json, Target, Yes, pairs, targeted
 from headrace.cli.output import confirm, note, styled, usage
@@ -71,6 +72,13 @@ def start(
     adopt: Annotated[
         bool, typer.Option("--adopt", help="Also in a directory that is not empty; what is in it is left alone.")
     ] = False,
+    console: Annotated[bool, typer.Option("--console", help="A console in the browser beside them.")] = False,
+    console_port: Annotated[
+        int | None, typer.Option("--console-port", min=1, max=PORT_MAX, help=f"Its port [{DEFAULT_PORT}].")
+    ] = None,
+    console_changes: Annotated[
+        bool, typer.Option("--console-changes", help="A console that may change things, too.")
+    ] = False,
 ) -> None:
     """Start brokers on this machine, in the background. What they had is still there the next time."""
     where = (directory or LocalCluster.default_directory()).absolute()
@@ -106,7 +114,12 @@ def start(
     elif cluster.zookeeper:
         cluster.check_zookeeper()
     took = cluster.start(cluster.brokers)
+    port_of_console = DEFAULT_PORT if console_port is None else console_port
+    if console or console_port is not None or console_changes:
+        cluster.start_console(port_of_console, allow_changes=console_changes)
     print(f"{plural(len(cluster.brokers), 'broker')} up after {took:.1f} s; data and logs are in {cluster.directory}")
+    if cluster.console_pid:
+        print(f"  console   http://127.0.0.1:{port_of_console}/")
     print(f"  clients   bootstrap.servers={cluster.bootstrap}")
     print(f"  try       export HEADRACE_BOOTSTRAP={cluster.bootstrap}")
     replicas = f" --replication-factor {min(3, len(cluster.brokers))}" if len(cluster.brokers) > 1 else ""
@@ -178,6 +191,7 @@ def stop(
     began = time.monotonic()
     killed = cluster.stop(cluster.brokers if node_id is None else [_alive(cluster, node_id)])
     if node_id is None:
+        cluster.stop_console()
         cluster.stop_zookeeper()
     for number in killed:
         note(f"broker {number} did not stop in time, and was killed")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import secrets
+import threading
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from headrace.cli.console_beside import end_with_parent
 from headrace.cli.options import Target, targeted
 from headrace.cli.output import CommandError, note, usage
 from headrace.cli.start import is_loopback
@@ -36,9 +38,13 @@ def command(
             "--metrics", metavar="URL", help="A page of metrics of parallel consumers or Spark; several times."
         ),
     ] = None,
+    schema_registry: Annotated[
+        str | None, typer.Option("--schema-registry", metavar="URL", help="Show messages by their schemas.")
+    ] = None,
     audit_log: Annotated[
         Path | None, typer.Option("--audit-log", metavar="FILE", help="Write every change to this file.")
     ] = None,
+    with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,
     name: Annotated[str, typer.Option("--name", help="What the cluster is called on the pages.")] = "kafka",
     *,
     target: Target,
@@ -56,10 +62,14 @@ def command(
 
     clusters, masks = ((), ()) if config is None else read_file(config)
     if config is None or target.is_named:
-        own = ClusterSettings(name, {**target.settings, "bootstrap.servers": target.servers}, tuple(metrics or ()))
+        own = ClusterSettings(
+            name, {**target.settings, "bootstrap.servers": target.servers}, tuple(metrics or ()), schema_registry
+        )
         clusters = (own, *clusters)
     if len({one.name for one in clusters}) < len(clusters):
         raise usage(f"two clusters have the name {name!r}: give --name another")
+    if with_parent:
+        threading.Thread(target=end_with_parent, args=(os.getppid(),), daemon=True).start()
     token = os.environ.get(TOKEN_VARIABLE) or None
     if token is None and not is_loopback(host):
         token = secrets.token_urlsafe(24)

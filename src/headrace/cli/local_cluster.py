@@ -21,6 +21,8 @@ from enum import Enum
 from importlib import import_module
 from pathlib import Path
 
+from headrace.cli.console_beside import check_installed
+from headrace.cli.console_beside import command as command_of_console
 from headrace.cli.options import unreachable
 from headrace.cli.output import CommandError, usage
 from headrace.cli.start import default_directory
@@ -31,6 +33,7 @@ PORT_MAX = 65_535
 _STATE_FILE = "cluster.json"
 _PARTS = ("metadata", "zookeeper")
 """What brokers share, in the cluster's directory."""
+_CONSOLE_LOG = "console.log"
 _PROBE_S = 3.0
 _START_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 60.0
@@ -83,6 +86,8 @@ class LocalCluster:
     """`zookeeper.connect`; without it they share a directory."""
     zookeeper_pid: int = 0
     zookeeper_started: int = 0
+    console_pid: int = 0
+    console_started: int = 0
     overrides: dict[str, str] = field(default_factory=dict)
     adopts: bool = False
     """Whether the brokers may keep their data beside what is not theirs."""
@@ -156,7 +161,12 @@ class LocalCluster:
 
     def remove(self) -> list[str]:
         """Delete its data; gives the names of what else is in its directory, which stays, and the directory too."""
-        for name in (*_PARTS, *(name for broker in self.brokers for name in self._names(broker)), _STATE_FILE):
+        for name in (
+            *_PARTS,
+            _CONSOLE_LOG,
+            *(name for broker in self.brokers for name in self._names(broker)),
+            _STATE_FILE,
+        ):
             path = self.directory / name
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
@@ -278,6 +288,32 @@ class LocalCluster:
             child = _CHILDREN.pop(self.zookeeper_pid, None)
             if child is not None:
                 child.wait()
+
+    def start_console(self, port: int, *, allow_changes: bool) -> None:
+        """A console in the browser beside the brokers."""
+        check_installed()
+        self.stop_console()
+        with (self.directory / _CONSOLE_LOG).open("ab") as log:
+            process = subprocess.Popen(
+                command_of_console(self.bootstrap, port, allow_changes=allow_changes, with_parent=False),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        _CHILDREN[process.pid] = process
+        self.console_pid = process.pid
+        self.console_started = (_process(process.pid) or ("", 0))[1]
+        self.save()
+
+    def stop_console(self) -> None:
+        """The one that was started with the brokers, if there is one."""
+        if self.console_pid and (_process(self.console_pid) or ("", -1))[1] == self.console_started:
+            os.kill(self.console_pid, signal.SIGTERM)
+            child = _CHILDREN.pop(self.console_pid, None)
+            if child is not None:
+                child.wait()
+        self.console_pid = 0
 
     def signal(self, broker: LocalBroker, number: signal.Signals) -> None:
         if broker.health is not Health.DEAD:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from headrace._version import __version__
+from headrace.cli import console_beside
 from headrace.cli.exits import Exit
 from headrace.config import ConfigError, RawValue, parse_properties
 from headrace.runtime.collecting import keep_frozen
@@ -55,7 +56,10 @@ def start(arguments: Sequence[str]) -> int:
             check_directories(settings)
     except ConfigError as error:
         return _refuse(error)
-    return run_broker(settings, registry=options.registry)
+    port = options.console
+    if options.console_changes and port is None:
+        port = console_beside.DEFAULT_PORT
+    return run_broker(settings, registry=options.registry, console=port, console_changes=options.console_changes)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -96,6 +100,16 @@ def parser() -> argparse.ArgumentParser:
         const=DEFAULT_REGISTRY,
         help=f"a schema registry beside the broker, which keeps its schemas in it (at {DEFAULT_REGISTRY} unless said)",
     )
+    found.add_argument(
+        "--console",
+        metavar="PORT",
+        nargs="?",
+        type=int,
+        const=console_beside.DEFAULT_PORT,
+        help="a console in the browser beside the broker, which only looks (at port "
+        f"{console_beside.DEFAULT_PORT} of 127.0.0.1 unless said)",
+    )
+    found.add_argument("--console-changes", action="store_true", help="a console that may change things, too")
     found.add_argument("--log-level", choices=LEVELS, default="info", help="what is worth a line (default: info)")
     return found
 
@@ -208,14 +222,22 @@ def public_host_name() -> str:
 # --- running ----------------------------------------------------------------------------------------------------------
 
 
-def run_broker(settings: dict[str, RawValue], *, registry: str | None = None) -> int:
+def run_broker(
+    settings: dict[str, RawValue],
+    *,
+    registry: str | None = None,
+    console: int | None = None,
+    console_changes: bool = False,
+) -> int:
     """Run until a signal; every way that a start can fail is one line on stderr."""
     from headrace.errors import HeadraceError
     from headrace.runtime import ListenFailedError
 
     try:
         sys.setswitchinterval(SWITCH_INTERVAL_S)
-        asyncio.run(_serve(settings, registry))
+        if console is not None:
+            console_beside.check_installed()
+        asyncio.run(_serve(settings, registry, console, console_changes=console_changes))
     except ListenFailedError as error:
         hint = ". Stop what listens there, or choose another address with --listen" if _in_use(error) else ""
         return _fail(f"{error}{hint}")
@@ -233,7 +255,9 @@ def _in_use(error: BaseException) -> bool:
     return isinstance(cause, OSError) and cause.errno == errno.EADDRINUSE
 
 
-async def _serve(settings: dict[str, RawValue], registry: str | None) -> None:
+async def _serve(
+    settings: dict[str, RawValue], registry: str | None, console: int | None, *, console_changes: bool
+) -> None:
     from headrace.broker.broker import Broker
     from headrace.broker.metadata.identity import ReplacedError
     from headrace.broker.metadata.store_patience import StartGivenUpError
@@ -267,8 +291,9 @@ async def _serve(settings: dict[str, RawValue], registry: str | None) -> None:
                 warn_of_everyone(broker)
                 collecting = loop.create_task(keep_frozen(lambda: len(broker.replicas.partitions)))
                 print(banner(broker), flush=True)
-                async with _registry_beside(broker, registry):
-                    await waiting
+                with console_beside.console_beside(_plain_address(broker), console, allow_changes=console_changes):
+                    async with _registry_beside(broker, registry):
+                        await waiting
             await waiting
         finally:
             if collecting is not None:
@@ -286,6 +311,17 @@ async def _serve(settings: dict[str, RawValue], registry: str | None) -> None:
     logging.getLogger("headrace").info("stopped cleanly")
     if broker.identity.replaced is not None:
         raise ReplacedError(broker.identity.replaced)
+
+
+def _plain_address(broker: Broker) -> str | None:
+    """Where a console reaches the broker without being asked who it is."""
+    for setting in broker.listener_settings:
+        if setting.protocol == "PLAINTEXT":
+            return _joined(setting.advertised_host, setting.public_port)
+    logging.getLogger("headrace").warning(
+        "no console: every listener asks who one is. Start it with `headrace console --command-config FILE`"
+    )
+    return None
 
 
 @contextlib.asynccontextmanager

@@ -36,7 +36,7 @@ class Browser:
         self._masks = masks
 
     def _reader(self, topic: str) -> MessageReader:
-        return MessageReader(self._cluster.consumer_settings(), Masking(self._masks, topic))
+        return MessageReader(self._cluster.consumer_settings(), Masking(self._masks, topic), self._cluster.decode)
 
     async def page(self, asked: Asked) -> dict[str, Any]:
         """A page of messages, and where the next one goes on."""

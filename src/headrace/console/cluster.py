@@ -25,6 +25,7 @@ from headrace.client.admin import (
 from headrace.client.admin.drivers import ADMIN_CONFIGS
 from headrace.client.consumer.config import CONSUMER_CONFIGS
 from headrace.client.other_names import in_kafkas_words
+from headrace.console.decoding import decoder_of
 from headrace.console.lags import Lags
 from headrace.console.settings import ClusterSettings
 from headrace.errors import HeadraceError
@@ -85,6 +86,7 @@ class Cluster:
         self.settings = settings
         self.name = settings.name
         self.lags = Lags()
+        self.decode = decoder_of(settings.registry)
         self.committed: dict[str, dict[TopicPartition, OffsetAndMetadata]] = {}
         self.is_sampled = True
         """Whether all is sampled: a very large cluster is only where it is looked at."""

@@ -171,3 +171,13 @@ def test_messages_with_a_schema_are_shown_as_what_they_are() -> None:
         with console(kafka.address, registry=url) as shown:
             messages = shown.get("messages?topic=typed&from=oldest&filter=" + quote("value.amount == 2"))["messages"]
             assert [(one["value"]["format"], one["value"]["text"]) for one in messages] == [("avro", '{"amount": 2}')]
+
+
+def test_the_history_of_a_group_is_told_and_what_would_be(shown: Console) -> None:
+    told = shown.get("history?name=billing")
+    assert told["causes_are_exact"]
+    assert told["rebalances"][-1]["members"] == 0
+    change = {"x-headrace-console": "1", "content-type": "application/json"}
+    status, _, body = shown.ask("/api/c/kafka/what-if", "POST", {"group": "billing"}, change)
+    assert status == 200
+    assert "no members" in json.loads(body)["nobody"]

@@ -152,6 +152,7 @@ function whatIf(region, context, name) {
   const work = async () => {
     try {
       const plan = await context.post("what-if", { group: name, strategy: strategy.value, members: members.value ? Number(members.value) : null, partitions: numbers(pairs(partitions.value)), weights: numbers(byMember(pairs(weights.value))), racks: byMember(pairs(racks.value)) });
+      if (plan.nobody) { update(result, h("div", { class: "panel" }, empty("No members", plan.nobody))); return; }
       clients = plan.clients;
       const moved = new Set(plan.moves.map((one) => one.partition));
       const who = (id) => clients[id] || id || "nobody";

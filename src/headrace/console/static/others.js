@@ -13,7 +13,7 @@ export function transactionsPage(root, context) {
         { title: "Began at", num: true, cell: (one) => count(one.start_offset) },
         { title: "Holds up", num: true, cell: (one) => `${count(one.holds_up)} records` },
         { title: "Last record", num: true, cell: (one) => `${seconds(one.age_s)} ago` },
-        { title: "", cell: (one) => needsChanges(context, button("Abort", () => ask({ title: "Abort the transaction here", text: "Its records in this partition are never read as committed; readers go on behind them.", submit: "Abort", danger: true, confirm: `${one.topic}-${one.partition}`, act: async (given) => { await context.post("change/abort-transaction", { topic: one.topic, partition: one.partition, producer: one.producer, epoch: one.epoch, coordinator_epoch: one.coordinator_epoch, confirm: given.confirm }); look.click(); } }), "danger")) },
+        { title: "Action", cell: (one) => needsChanges(context, button("Abort", () => ask({ title: "Abort the transaction here", text: "Its records in this partition are never read as committed; readers go on behind them.", submit: "Abort", danger: true, confirm: `${one.topic}-${one.partition}`, act: async (given) => { await context.post("change/abort-transaction", { topic: one.topic, partition: one.partition, producer: one.producer, epoch: one.epoch, coordinator_epoch: one.coordinator_epoch, confirm: given.confirm }); look.click(); } }), "danger")) },
       ], rows, { caption: "Hanging transactions", empty: empty("None hangs", "Every open transaction has a coordinator that will end it.") })));
     } catch (error) { update(found, h("div", { class: "problem", role: "alert" }, error.message)); }
   });
@@ -43,7 +43,7 @@ export function movesPage(root, context) {
       { title: "Comes", cell: (one) => one.adding.join(", ") || "–" },
       { title: "Goes", cell: (one) => one.removing.join(", ") || "–" },
       { title: "Copied", cell: (one) => one.progress === null ? "–" : [meter(one.progress, `${Math.round(one.progress * 100)} % copied`), h("span", { class: "note" }, `${Math.round(one.progress * 100)} %`)] },
-      { title: "", cell: (one) => needsChanges(context, button("Cancel", () => ask({ title: "Cancel the move", submit: "Cancel it", act: () => context.post("change/cancel-move", { topic: one.topic, partition: one.partition }) }))) },
+      { title: "Action", cell: (one) => needsChanges(context, button("Cancel", () => ask({ title: "Cancel the move", submit: "Cancel it", act: () => context.post("change/cancel-move", { topic: one.topic, partition: one.partition }) }))) },
     ], now.rows, { caption: "Reassignments", empty: empty("Nothing moves", "Moves are planned and begun with: headrace reassign") })),
     h("div", { class: "panel flush" }, h("h2", {}, "Not led by their first replica"), table([
       { title: "Partition", cell: (one) => `${one.topic} ${one.partition}` },

@@ -112,7 +112,7 @@ async function configs(region, context, name) {
       { title: "Value", cell: (one) => one.sensitive ? h("span", { class: "soft" }, "secret") : h("span", { class: `mono ${one.is_default ? "soft" : ""}` }, one.value === "" || one.value === null ? "(empty)" : one.value) },
       { title: "From", cell: (one) => one.is_default ? h("span", { class: "soft" }, "default") : badge(one.source, "accent") },
       { title: "Default", cell: (one) => h("span", { class: "mono soft" }, one.default ?? "") },
-      { title: "", cell: (one) => one.read_only ? null : needsChanges(context, h("button", { class: "btn", type: "button", "aria-label": `Change ${one.name}`, onclick: () => change(one) }, "Change")) },
+      { title: "Action", cell: (one) => one.read_only ? null : needsChanges(context, h("button", { class: "btn", type: "button", "aria-label": `Change ${one.name}`, onclick: () => change(one) }, "Change")) },
     ], rows, { caption: "Configuration" })));
   } catch (error) { update(region, h("div", { class: "problem", role: "alert" }, error.message)); }
 }

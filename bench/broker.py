@@ -18,7 +18,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -141,13 +141,13 @@ class Watch:
 
 
 @contextlib.contextmanager
-def started(kind: str, directory: Path) -> Iterator[tuple[Any, float]]:
+def started(kind: str, directory: Path, settings: Mapping[str, str] | None = None) -> Iterator[tuple[Any, float]]:
     broker: Any
     if kind == "kafka":
-        broker = peers.ApacheKafka(directory)
+        broker = peers.ApacheKafka(directory, settings)
         broker.prepare()
     else:
-        broker = BrokerProcess(directory / "data", {"num.partitions": str(PARTITIONS)})
+        broker = BrokerProcess(directory / "data", {"num.partitions": str(PARTITIONS), **(settings or {})})
         # An installed package is compiled by pip; one that is run from its source may not be.
         compileall.compile_dir(str(Path(headrace.__file__).parent), quiet=2)
     start = time.perf_counter()

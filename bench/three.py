@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import compileall
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -138,10 +138,12 @@ def wait_until(condition: Callable[[], bool], what: str, *, timeout_s: float = W
 
 
 @contextmanager
-def three(kind: str, directory: Path, *, zookeeper: bool = False) -> Iterator[Three]:
+def three(
+    kind: str, directory: Path, *, zookeeper: bool = False, settings: Mapping[str, str] | None = None
+) -> Iterator[Three]:
     """Prepared and not started yet; ended afterwards."""
     if kind == "kafka":
-        found = Three(kind, dict(zip(NODES, _kafkas(directory))))
+        found = Three(kind, dict(zip(NODES, _kafkas(directory, settings or {}))))
         keeper = None
     else:
         # An installed package is compiled by pip; one that is run from its source may not be.
@@ -151,7 +153,9 @@ def three(kind: str, directory: Path, *, zookeeper: bool = False) -> Iterator[Th
             {"zookeeper.connect": keeper.address} if keeper else {"headrace.metadata.dir": str(directory / "metadata")}
         )
         nodes = {
-            node: BrokerProcess(directory / f"broker-{node}", {**SETTINGS, **shared, "node.id": str(node)})
+            node: BrokerProcess(
+                directory / f"broker-{node}", {**SETTINGS, **shared, **(settings or {}), "node.id": str(node)}
+            )
             for node in NODES
         }
         found = Three(kind, dict(nodes))
@@ -163,9 +167,12 @@ def three(kind: str, directory: Path, *, zookeeper: bool = False) -> Iterator[Th
             keeper.kill()
 
 
-def _kafkas(directory: Path) -> Sequence[Node]:
+def _kafkas(directory: Path, settings: Mapping[str, str]) -> Sequence[Node]:
     quorum = peers.Quorum.of(NODES)
-    nodes = [peers.ApacheKafka(directory / f"node-{node}", SETTINGS, node_id=node, quorum=quorum) for node in NODES]
+    nodes = [
+        peers.ApacheKafka(directory / f"node-{node}", {**SETTINGS, **settings}, node_id=node, quorum=quorum)
+        for node in NODES
+    ]
     for node in nodes:
         node.prepare()
     return nodes

@@ -272,6 +272,34 @@ def test_records_that_have_to_be_on_the_disk_share_one_sync(monkeypatch: pytest.
     run(main)
 
 
+@pytest.mark.parametrize("has_producer", [False, True])
+def test_records_of_one_connection_wait_for_the_disk_together(has_producer: bool) -> None:
+    """But those of a producer with an id one by one, as only the last of them is known for certain after a crash."""
+
+    async def main(world: World) -> None:
+        world.send((produce(raw.batch([b"first"])), VERSION))
+        partition = world.broker.partition("t", 0)
+        partition.reconfigure(replace(partition.log.config, flush_messages=1))
+        await until(lambda: partition.log.durable_end == partition.log.end_offset)
+        world.transport.written.clear()
+        for number in range(5):
+            producer = {"producer_id": 7, "producer_epoch": 0, "base_sequence": number} if has_producer else {}
+            world.send((produce(raw.batch([b"%d" % number], **producer)), VERSION))
+        await asyncio.sleep(0)
+        assert not world.transport.written
+        assert partition.log.high_watermark == 2
+        await until(lambda: partition.log.high_watermark == 7)
+        await asyncio.sleep(0.1)
+        left, offsets = memoryview(world.transport.written), []
+        while left:
+            size = int.from_bytes(left[:4], "big") + 4
+            offsets.append(outcome(codec.decode_response(ProduceResponse, VERSION, left[4:size])[1]))
+            left = left[size:]
+        assert offsets == [(0, offset) for offset in range(2, 7)]
+
+    run(main)
+
+
 async def until(condition: Callable[[], bool]) -> None:
     for _ in range(1_000):
         if condition():

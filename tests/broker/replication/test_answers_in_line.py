@@ -64,7 +64,8 @@ def test_they_are_written_while_earlier_ones_wait_and_answered_in_order() -> Non
     simulated(test)
 
 
-def test_of_one_partition_only_one_is_unanswered() -> None:
+@pytest.mark.parametrize("has_id", [True, False])
+def test_of_a_producer_with_an_id_only_one_is_unanswered_in_a_partition(has_id: bool) -> None:
     """A broker that was restarted knows the last batch of a producer, and would take one before it for a new one."""
 
     async def test(trio: Trio) -> None:
@@ -72,13 +73,18 @@ def test_of_one_partition_only_one_is_unanswered() -> None:
         client = await trio.client(1)
         cut(trio)
         sent = []
-        for partition, value in ((0, b"first"), (1, b"other"), (0, b"second"), (1, b"behind")):
-            request = batch_for(partition, value)
+        for sequence, partition in ((0, 0), (0, 1), (1, 0), (1, 1)):
+            value = b"%d" % sequence
+            producer: dict[str, int] = {}
+            if has_id:
+                producer = {"producer_id": 7, "producer_epoch": 0, "base_sequence": sequence}
+            request = raw.produce_request(TOPIC, partition, raw.batch([value], **producer))
             sent.append((request, client.send(request, VERSION)))
         ends = [trio.partition(1, index).log for index in (0, 1)]
-        await becomes(lambda: [log.end_offset for log in ends] == [1, 1])
+        expected = [1, 1] if has_id else [2, 2]
+        await becomes(lambda: [log.end_offset for log in ends] == expected)
         await asyncio.sleep(0.5)
-        assert [log.end_offset for log in ends] == [1, 1]
+        assert [log.end_offset for log in ends] == expected
         trio.simulation.network.heal()
         results = [raw.produced(await client.answer(request, VERSION, number, 30.0)) for request, number in sent]
         assert [(result.error_code, result.base_offset) for result in results] == [(0, 0), (0, 0), (0, 1), (0, 1)]

@@ -51,6 +51,7 @@ from headrace.errors import (
     UnknownTopicOrPartitionError,
 )
 from headrace.log import Checked, Outcome, TakesLongError, Verification, only
+from headrace.net.frames import CHUNK_BYTES
 from headrace.protocol.api import ApiKey
 from headrace.protocol.common_shapes import small_produce
 from headrace.protocol.messages.produce import (
@@ -124,8 +125,8 @@ def produce(request: ProduceRequest, context: RequestContext, rooms: ProduceRoom
 def _earlier(rooms: ProduceRooms, context: RequestContext, request: ProduceRequest) -> list[_Outcomes]:
     """What this connection wrote to the same partitions and is not answered yet.
 
-    Of a producer only the last batch is known for certain after a restart, so only one may be unanswered: were there
-    two, the first of them would not be taken for a duplicate when it is sent again.
+    Of a producer with an id only the last batch is known for certain after a restart, so only one may be unanswered:
+    were there two, the first of them would not be taken for a duplicate when it is sent again.
     """
     uncommitted = context.connection.uncommitted
     found = []
@@ -133,9 +134,13 @@ def _earlier(rooms: ProduceRooms, context: RequestContext, request: ProduceReque
         name, _ = _topic_name(rooms, context, topic.name, topic.topic_id)
         for data in topic.partition_data:
             wait = uncommitted.get(TopicPartition(name, data.index))
-            if wait is not None and not wait.done():
+            if wait is not None and not wait.done() and _has_producer(data.records):
                 found.append(wait)
     return found
+
+
+def _has_producer(records: Buffer | None) -> bool:
+    return records is None or not is_one_batch(records) or Batch(records).header().producer_id >= 0
 
 
 async def _append_after(
@@ -263,7 +268,9 @@ def _append_one(
             checking = rooms.checks.submit(context.connection, count, check, records or b"")
             pending.append((partition, result, _append_checked(partition, request, checking)))
             return
-        outcomes = partition.append_all((checked,), request.acks, request.timeout_ms)
+        # A small one is copied where its disk is busy, so that others may follow it on this connection.
+        is_small = len(checked.view) <= CHUNK_BYTES
+        outcomes = partition.append_all((checked,), request.acks, request.timeout_ms, are_borrowed=is_small)
         if isinstance(outcomes, list):
             fill(result, only(outcomes))
         else:

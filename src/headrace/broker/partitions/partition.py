@@ -21,7 +21,7 @@ from headrace.broker.partitions.leadership import NO_LEADER, NO_LEADER_EPOCH, Is
 from headrace.broker.partitions.purgatory import Watchers
 from headrace.broker.partitions.traffic import Traffic
 from headrace.broker.partitions.turns import LogTurns
-from headrace.broker.replication.commits import Commits, CommitWait
+from headrace.broker.replication.commits import Commits, CommitWait, in_order
 from headrace.broker.replication.deletions import Deletions, low_watermark
 from headrace.broker.replication.follower import Position, is_about, position
 from headrace.broker.replication.leader import UNKNOWN, LeaderState, Proposal
@@ -352,12 +352,13 @@ class Partition:
             # Submitted now, not when somebody waits for it: appends keep the order in which they were asked for.
             late = LateAppend(self, log, _copied(batches) if are_borrowed else batches, acks, epoch, timeout_ms)
             try:
-                return late.committed(self.turns.begin(late.finish(self.writer.submit(late.append))))
+                later = late.committed(self.turns.begin(late.finish(self.writer.submit(late.append))))
             except OverloadedError as error:
                 raise self.failed(error) from error
+            return in_order(later) if are_borrowed else later
         if is_sync_due(outcomes, log):
             late = LateAppend(self, log, batches, acks, epoch, timeout_ms)
-            return late.committed(self.turns.begin(late.sync(outcomes)))
+            return in_order(late.committed(self.turns.begin(late.sync(outcomes))))
         return self.in_log(batches, outcomes, acks, timeout_ms)
 
     def check_writable(self, acks: int, leader_epoch: int = NO_LEADER_EPOCH) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -31,7 +32,27 @@ class TooFewError(UncommittedError, NotEnoughReplicasAfterAppendError):
 
 
 class CommitWait(asyncio.Future[list[Outcome]]):
-    """The end of the wait of batches that are in the log, and in order: what became of each."""
+    """The end of the wait of batches that are in the log, and in order: what became of each. Others may follow them."""
+
+
+def in_order(later: asyncio.Future[list[Outcome]]) -> CommitWait:
+    """As a wait of batches that are in the log, or have their place in the queue for it, and the bytes of which are no
+    longer needed."""
+    wait = CommitWait(loop=asyncio.get_running_loop())
+    later.add_done_callback(functools.partial(_pass_on, wait))
+    return wait
+
+
+def _pass_on(wait: CommitWait, later: asyncio.Future[list[Outcome]]) -> None:
+    if wait.done():
+        return
+    if later.cancelled():
+        wait.cancel()
+    elif (error := later.exception()) is not None:
+        wait.set_exception(error)
+        wait.exception()  # it is no mistake when nobody waits
+    else:
+        wait.set_result(later.result())
 
 
 class WaitingAppend:

@@ -138,6 +138,11 @@ class SimulatedTransport(asyncio.Transport):
         self._connected = True
         self._feed_soon()
 
+    def at_turn_end(self, finish: Callable[[], None]) -> bool:
+        """Call `finish` when what comes in this turn of the loop was read."""
+        self._fabric.loop.call_soon(finish, context=self._context)
+        return True
+
     def arrived(self, piece: bytes | None) -> None:
         if self.presence is not Presence.HERE:
             if self.presence is Presence.FORGOTTEN:

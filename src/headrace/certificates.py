@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +17,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import pkcs12
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from headrace.secret_files import write_secret
 
 _PEM: Final = serialization.Encoding.PEM
 _NAME_MAX: Final = 64
@@ -101,17 +102,6 @@ class Authority:
         certificate = x509.load_pem_x509_certificate(identity.certificate.encode())
         locked = serialization.BestAvailableEncryption(password.encode())
         return pkcs12.serialize_key_and_certificates(b"it", key, certificate, [self._certificate], locked)
-
-
-def write_secret(path: Path, text: str) -> Path:
-    """A file that nobody else can read, at no moment."""
-    beside = path.with_name(path.name + ".new")
-    beside.unlink(missing_ok=True)
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with open(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
-    beside.replace(path)
-    return path
 
 
 def _key_text(key: ec.EllipticCurvePrivateKey, password: str | None = None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,8 @@ from tests.cli.conftest import Command
 from headrace import Admin
 from headrace.cli.exits import Exit
 from headrace.config import format_properties, parse_properties
+from headrace.errors import HeadraceError
+from headrace.runtime.free_ports import free_ports
 from headrace.testing import EmbeddedBroker, broker
 
 
@@ -59,6 +62,35 @@ def test_an_authority_without_its_key_is_not_replaced(command: Command, tmp_path
     refused = command("certs", "--dir", str(tmp_path))
     assert refused.code == Exit.USAGE
     assert "put it back" in refused.err
+
+
+@pytest.mark.slow
+def test_a_secured_cluster_of_one_line(command: Command, tmp_path: Path) -> None:
+    where, port = str(tmp_path / "cluster"), free_ports(1)[0]
+    made = command("cluster", "start", "--secure", "--dir", where, "--port", str(port), "--brokers", "1")
+    assert made.code == Exit.OK, made.err
+    try:
+        properties = tmp_path / "cluster" / "secrets" / "client.properties"
+        settings = parse_properties(properties.read_text())
+        secret = settings["sasl.jaas.config"].partition('password="')[2].partition('"')[0]
+        assert secret in made.out, "whoever started it is told"
+        assert f"127.0.0.1:{port}" in command("cluster", "status", "--dir", where).out
+        with Admin({**settings, "bootstrap.servers": f"127.0.0.1:{port}"}) as admin:
+            assert admin.describe_user_scram_credentials().ok.keys() == {"admin", "broker"}
+        anonymous = {"bootstrap.servers": f"127.0.0.1:{port}", "default.api.timeout.ms": 5000}
+        with Admin(anonymous) as admin, pytest.raises(HeadraceError, match="TLS"):
+            admin.list_topics()
+        pids = [one["pid"] for one in json.loads((tmp_path / "cluster" / "cluster.json").read_text())["brokers"]]
+        assert all("password" not in Path(f"/proc/{pid}/cmdline").read_text() for pid in pids)
+        readable = [
+            path for path in (tmp_path / "cluster").rglob("*") if path.is_file() and path.stat().st_mode & 0o077
+        ]
+        assert not [path for path in readable if secret in path.read_text(errors="replace")]
+        again = command("cluster", "start", "--secure", "--dir", where)
+        assert "runs already" in again.err
+    finally:
+        assert command("cluster", "stop", "--dir", where, "--remove", "--yes").code == Exit.OK
+    assert not (tmp_path / "cluster").exists()
 
 
 # --- users ------------------------------------------------------------------------------------------------------------

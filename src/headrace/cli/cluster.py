@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import time
 from pathlib import Path
@@ -16,11 +17,13 @@ from headrace.cli.local_cluster import BROKERS_MAX, PORT_MAX, Health, LocalBroke
 from headrace.cli.options import Json, Target, Yes, pairs, targeted
 from headrace.cli.output import confirm, note, styled, usage
 from headrace.cli.rolling_restart import restart_all
+from headrace.cli.secured_cluster import client_file, is_secure, make_admin, make_secure
 from headrace.cli.watching import check_watched
 from headrace.client.admin import Admin
 from headrace.words import plural, some
 
 app = typer.Typer(no_args_is_help=False, rich_markup_mode=None)
+_ADMIN_S = 60.0
 
 Directory = Annotated[
     Path | None,
@@ -69,6 +72,9 @@ def start(
         list[str] | None,
         typer.Option("--override", metavar="KEY=VALUE", help="A setting of every broker; {id} is its number."),
     ] = None,
+    secure: Annotated[
+        bool, typer.Option("--secure", help="With TLS, users and ACLs; the client's properties are printed.")
+    ] = False,
     adopt: Annotated[
         bool, typer.Option("--adopt", help="Also in a directory that is not empty; what is in it is left alone.")
     ] = False,
@@ -97,6 +103,8 @@ def start(
                 f"the cluster in {where} was made on port {cluster.brokers[0].port}, which it keeps: leave --port "
                 "away, or begin another one with --dir"
             )
+        if secure and not is_secure(where):
+            raise usage(f"the cluster in {where} was made without --secure: begin another one with --dir")
         _grow(cluster, brokers)
         cluster.check_ports()
     else:
@@ -106,6 +114,8 @@ def start(
         if not adopt:
             cluster.check_place()
         where.mkdir(parents=True, exist_ok=True)
+        if secure:
+            cluster.overrides |= make_secure(where)
     cluster.adopts = cluster.adopts or adopt
     cluster.overrides |= overrides
     cluster.zookeeper = zookeeper or cluster.zookeeper
@@ -114,6 +124,8 @@ def start(
     elif cluster.zookeeper:
         cluster.check_zookeeper()
     took = cluster.start(cluster.brokers)
+    if is_secure(where):
+        make_admin(where, cluster.bootstrap, _ADMIN_S)
     port_of_console = DEFAULT_PORT if console_port is None else console_port
     if console or console_port is not None or console_changes:
         cluster.start_console(port_of_console, allow_changes=console_changes)
@@ -121,7 +133,14 @@ def start(
     if cluster.console_pid:
         print(f"  console   http://127.0.0.1:{port_of_console}/")
     print(f"  clients   bootstrap.servers={cluster.bootstrap}")
+    if is_secure(where):
+        file = client_file(where)
+        print(f"            with the properties in {file} (for user admin, who may do everything):")
+        for line in file.read_text().splitlines():
+            print(f"              {line}")
     print(f"  try       export HEADRACE_BOOTSTRAP={cluster.bootstrap}")
+    if is_secure(where):
+        print(f"            export HEADRACE_COMMAND_CONFIG={shlex.quote(str(client_file(where)))}")
     replicas = f" --replication-factor {min(3, len(cluster.brokers))}" if len(cluster.brokers) > 1 else ""
     print(f"            headrace topic create events --partitions 6{replicas}")
     print(f"            {cluster.command('status')} --watch      (in another terminal)")

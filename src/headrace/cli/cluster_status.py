@@ -32,7 +32,7 @@ class Here:
         return self.cluster.bootstrap
 
     def config(self) -> dict[str, Any]:
-        return {"bootstrap.servers": self.bootstrap, "client.id": "headrace-cli"}
+        return {**self.cluster.client(), "client.id": "headrace-cli"}
 
     def processes(self) -> dict[int, LocalBroker]:
         self.cluster = LocalCluster.load(self.cluster.directory)

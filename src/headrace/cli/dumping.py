@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from headrace.cli.output import CommandError, id_text
+from headrace.cluster.broker_config import is_secret
 from headrace.config import parse_properties
 from headrace.errors import HeadraceError
 from headrace.log import checkpoints, partition_metadata, snapshots, transaction_index
@@ -35,6 +36,7 @@ from headrace.records import (
 
 Row = dict[str, Any]
 _PARTITION_DIRECTORY = re.compile(r"(?P<topic>.+)-(?P<partition>\d+)(?:\.[0-9a-f]{32}-(?:delete|future|stray))?")
+_HIDDEN = "[hidden]"
 _CONTROL_NAMES = {0: "ABORT", 1: "COMMIT", 2: "LEADER_CHANGE", 3: "SNAPSHOT_HEADER", 4: "SNAPSHOT_FOOTER"}
 _METADATA_TOPIC = "__cluster_metadata"
 _CHUNK_BYTES = 1024 * 1024
@@ -188,7 +190,19 @@ def _metadata_record(record: Record) -> Row:
     found = metadata_records.decode_record(record.value)
     if isinstance(found, Unknown):
         return {"type": found.name or f"type {found.record_type}", "note": "not decoded"}
-    return {"type": _name(found), "value": plain(found)}
+    value = plain(found)
+    for name in _secrets_in(found):
+        value[name] = _HIDDEN
+    return {"type": _name(found), "value": value}
+
+
+def _secrets_in(record: metadata_records.MetadataRecord) -> tuple[str, ...]:
+    """What lets whoever reads it log in as somebody, or be a broker."""
+    if isinstance(record, metadata_records.UserScramCredentialRecord):
+        return "salt", "stored_key", "server_key"
+    if isinstance(record, metadata_records.ConfigRecord) and is_secret(record.name):
+        return ("value",)
+    return ()
 
 
 _DECODERS: dict[str, Callable[[Record], Row]] = {

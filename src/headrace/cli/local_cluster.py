@@ -24,14 +24,17 @@ from pathlib import Path
 from headrace.cli.console_beside import check_installed
 from headrace.cli.console_beside import command as command_of_console
 from headrace.cli.options import unreachable
+from headrace.cli.options_of_start import settings_as_options
 from headrace.cli.output import CommandError, usage
+from headrace.cli.secured_cluster import DIRECTORY, PROTOCOL, client_config, is_secure
 from headrace.cli.start import default_directory
+from headrace.secret_files import write_secret
 from headrace.words import some
 
 BROKERS_MAX = 32
 PORT_MAX = 65_535
 _STATE_FILE = "cluster.json"
-_PARTS = ("metadata", "zookeeper")
+_PARTS = ("metadata", "zookeeper", DIRECTORY)
 """What brokers share, in the cluster's directory."""
 _CONSOLE_LOG = "console.log"
 _PROBE_S = 3.0
@@ -117,9 +120,8 @@ class LocalCluster:
         document = asdict(self)
         del document["directory"]
         path = self.directory / _STATE_FILE
-        beside = path.with_suffix(".new")
-        beside.write_text(json.dumps(document, indent=2) + "\n", "utf-8")
-        beside.replace(path)
+        # Among the settings that were given there may be secrets.
+        write_secret(path, json.dumps(document, indent=2) + "\n")
 
     def command(self, text: str) -> str:
         """A command of `headrace cluster` for this cluster, as it is to be typed."""
@@ -131,6 +133,10 @@ class LocalCluster:
         """Those that answer first: a client that begins with one that is down waits for nothing."""
         ordered = sorted(self.brokers, key=lambda broker: broker.health is not Health.RUNNING)
         return ",".join(broker.address for broker in ordered)
+
+    def client(self) -> dict[str, str]:
+        """The settings of a client that may do everything."""
+        return {**client_config(self.directory), "bootstrap.servers": self.bootstrap}
 
     def broker(self, node_id: int) -> LocalBroker:
         for broker in self.brokers:
@@ -156,8 +162,8 @@ class LocalCluster:
                 f"{path} {what} ({some(others)}). Name another with --dir, or add --adopt to keep a cluster beside that"
             )
 
-    def _names(self, broker: LocalBroker) -> tuple[str, str]:
-        return f"broker-{broker.id}", self.log_path(broker).name
+    def _names(self, broker: LocalBroker) -> tuple[str, str, str]:
+        return f"broker-{broker.id}", self.log_path(broker).name, f"broker-{broker.id}.secrets"
 
     def remove(self) -> list[str]:
         """Delete its data; gives the names of what else is in its directory, which stays, and the directory too."""
@@ -225,8 +231,7 @@ class LocalCluster:
         command = [sys.executable, "-m", "headrace.cli", "start"]
         command += ["--dir", str(self.directory / f"broker-{broker.id}"), "--listen", broker.address]
         command += ["--adopt"] if self.adopts else []
-        for key, value in settings.items():
-            command += ["--override", f"{key}={value}"]
+        command += settings_as_options(settings, self.directory / f"broker-{broker.id}.secrets")
         with self.log_path(broker).open("ab") as log:
             process = subprocess.Popen(
                 command,
@@ -250,6 +255,7 @@ class LocalCluster:
         )
         return {
             "node.id": str(broker.id),
+            **({"listeners": f"{PROTOCOL}://{broker.address}"} if is_secure(self.directory) else {}),
             **shared,
             "default.replication.factor": copies,
             "offsets.topic.replication.factor": copies,

@@ -22,7 +22,7 @@ def restart_all(cluster: LocalCluster, timeout_s: float) -> None:
     if dead:
         took = cluster.start(dead)
         print(f"{plural(len(dead), 'broker')} that did not run: up after {took:.1f} s")
-    config = {"bootstrap.servers": cluster.bootstrap, "client.id": "headrace-cli", "reconnect.backoff.max.ms": 500}
+    config = {**cluster.client(), "client.id": "headrace-cli", "reconnect.backoff.max.ms": 500}
     with Admin(config, default_api_timeout_ms=int(_ANSWER_S * 1000)) as admin:
         _await_whole(cluster, admin, timeout_s, "nothing was restarted")
         for broker in cluster.brokers:

@@ -123,6 +123,7 @@ def read_settings(options: argparse.Namespace) -> dict[str, RawValue]:
     if options.config is not None:
         settings.update(_read_file(options.config))
     overrides = dict(_override(text) for text in options.override)
+    _warn_of_secrets(overrides)
     given = settings | overrides
     if options.dir is not None:
         settings.pop("log.dir", None)
@@ -181,6 +182,18 @@ def _override(text: str) -> tuple[str, str]:
     if not separator or not name.strip():
         raise ConfigError({"--override": f"--override {text!r} is not KEY=VALUE"})
     return name.strip(), value
+
+
+def _warn_of_secrets(overrides: Mapping[str, str]) -> None:
+    from headrace.cluster.broker_config import is_secret
+
+    for name in overrides:
+        if is_secret(name):
+            logging.getLogger("headrace").warning(
+                "everybody on this machine can see command lines: put %s into a file that only its owner can read, "
+                "and name that with --config",
+                name,
+            )
 
 
 def _listener(text: str) -> str:

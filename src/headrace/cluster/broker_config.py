@@ -100,6 +100,12 @@ def key_for(name: str) -> ConfigKey | None:
     return None if row is None else row.key
 
 
+def is_secret(name: str) -> bool:
+    """Whether a key's value may be seen by nobody but the broker itself."""
+    key = key_for(name)
+    return key is not None and key.is_sensitive
+
+
 def synonyms_of(name: str) -> tuple[str, ...]:
     """The names under which a value of this key may be given, itself among them, the one that counts most first."""
     for group in _SYNONYM_GROUPS:
@@ -169,10 +175,10 @@ def _only_per_broker(name: str) -> bool:
 class BrokerConfig:
     """The configuration of one broker: what it was started with, as text, and the values in effect."""
 
-    given: Mapping[str, str]
+    given: Mapping[str, str] = field(repr=False)
     values: Mapping[str, ConfigValue] = field(repr=False)
-    dynamic_default: Mapping[str, str] = field(default_factory=dict)
-    dynamic: Mapping[str, str] = field(default_factory=dict)
+    dynamic_default: Mapping[str, str] = field(default_factory=dict, repr=False)
+    dynamic: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @classmethod
     def parse(cls, given: Mapping[str, RawValue]) -> BrokerConfig:

@@ -59,7 +59,7 @@ class ConfigEntry:
     doc: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class BrokerLayers:
     """What a broker's values come from, before the defaults: the first layer that has a key wins."""
 

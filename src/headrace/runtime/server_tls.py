@@ -68,6 +68,9 @@ class TlsServerTransport(ServerTransport):
                 self._is_wanted = True
                 self._loop.add_writer(self._number, self._shake_hands)
             return
+        except (ssl.SSLEOFError, ConnectionError):
+            self._force_close(None)  # whoever looked whether anybody listens is no client that is refused
+            return
         except (OSError, ValueError) as error:  # TLS's own are OSErrors; a ValueError is a socket that is closed
             self._refuse(str(getattr(error, "reason", None) or error))
             return

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from headrace.cli.options_of_start import settings_as_options
 from headrace.testing.server_process import ServerProcess
 
 STOP_TIMEOUT_S = 60.0
@@ -57,8 +58,7 @@ class BrokerProcess(ServerProcess):
             "--listen",
             self.address,
         ]
-        for key, value in self.overrides.items():
-            command += ["--override", f"{key}={value}"]
+        command += settings_as_options(self.overrides, self.directory.with_name(f"{self.directory.name}.secrets"))
         self._start(command, "the broker", BrokerDidNotStartError, environment={"NO_COLOR": "1"})
         return self
 

@@ -1,0 +1,17 @@
+"""Files that only their owner may read."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def write_secret(path: Path, text: str) -> Path:
+    """A file that nobody else can read, at no moment."""
+    beside = path.with_name(path.name + ".new")
+    beside.unlink(missing_ok=True)
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with open(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+    beside.replace(path)
+    return path

@@ -23,10 +23,10 @@ from pathlib import Path
 
 from headrace.cli.console_beside import check_installed
 from headrace.cli.console_beside import command as command_of_console
-from headrace.cli.options import unreachable
+from headrace.cli.options import CONFIG_VARIABLE, unreachable
 from headrace.cli.options_of_start import settings_as_options
 from headrace.cli.output import CommandError, usage
-from headrace.cli.secured_cluster import DIRECTORY, PROTOCOL, client_config, is_secure
+from headrace.cli.secured_cluster import DIRECTORY, PROTOCOL, client_config, client_file, is_secure
 from headrace.cli.start import default_directory
 from headrace.secret_files import write_secret
 from headrace.words import some
@@ -299,12 +299,14 @@ class LocalCluster:
         """A console in the browser beside the brokers."""
         check_installed()
         self.stop_console()
+        file = client_file(self.directory)
         with (self.directory / _CONSOLE_LOG).open("ab") as log:
             process = subprocess.Popen(
                 command_of_console(self.bootstrap, port, allow_changes=allow_changes, with_parent=False),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
+                env=os.environ | ({CONFIG_VARIABLE: str(file)} if is_secure(self.directory) else {}),
                 start_new_session=True,
             )
         _CHILDREN[process.pid] = process

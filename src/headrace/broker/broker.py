@@ -580,7 +580,9 @@ class Broker:
             self.groups.topics_deleted({topic.name: topic.topic_id for topic in deleted})
         if changes.groups_configured or changes.brokers_configured:
             self._group_settings.forget()
-        changed = {topic.name for topic in deleted} | {change.topic.name for change in changes.partitions}
+        has_racks = any(broker.rack is not None for broker in self.image.brokers.values())
+        changed = {change.topic.name for change in changes.partitions if change.is_new or has_racks}
+        changed.update(topic.name for topic in deleted)
         if changed:
             self.groups.topics_changed(frozenset(changed))
 

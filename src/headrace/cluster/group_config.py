@@ -26,9 +26,9 @@ def _key(name: str, default: int, low: int, doc: str = _INERT_DOC) -> ConfigKey:
 
 GROUP_CONFIGS: Final = ConfigDefinition(
     (
-        _key("consumer.assignment.interval.ms", 1000, 0),
-        _key("consumer.heartbeat.interval.ms", 5000, 1),
-        _key("consumer.session.timeout.ms", 45000, 1),
+        _key("consumer.assignment.interval.ms", 1000, 0, "How long a target assignment is kept at least."),
+        _key("consumer.heartbeat.interval.ms", 5000, 1, "How often members send heartbeats."),
+        _key("consumer.session.timeout.ms", 45000, 1, "How long a member may be silent before it is put out."),
         _key("share.assignment.interval.ms", 1000, 0),
         ConfigKey(
             "share.auto.offset.reset",

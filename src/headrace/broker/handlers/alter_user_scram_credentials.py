@@ -1,4 +1,4 @@
-"""AlterUserScramCredentials (key 51): set and remove SCRAM credentials. They are kept; no listener asks for them yet.
+"""AlterUserScramCredentials (key 51): set and remove SCRAM credentials, by which users log in.
 
 Serves version 0.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import urllib.error
 import urllib.request
@@ -132,3 +133,21 @@ def test_quantiles_are_those_of_what_came_since() -> None:
     assert quantile_ms(now, before, 0.5) == 0.008
     assert quantile_ms(now, before, 0.99) == 0.016
     assert quantile_ms(before, before, 0.99) == 0.0
+
+
+def test_the_dashboard_asks_for_what_there_is(kafka: EmbeddedBroker) -> None:
+    dashboard = json.loads((Path(__file__).parents[2] / "docs" / "grafana.json").read_text())
+    text = " ".join(target["expr"] for panel in dashboard["panels"] for target in panel["targets"])
+    asked = set(re.findall(r"\b(?:kafka|headrace)_\w+", text))
+    there = {name for name, _ in samples(page(kafka))}
+    assert len(asked) > 15
+    assert asked <= there
+
+
+def test_the_figures_to_watch_are_there(kafka: EmbeddedBroker) -> None:
+    table = (Path(__file__).parents[2] / "docs" / "monitoring.md").read_text().partition("## Ten figures to watch")[2]
+    rows = [line for line in table.splitlines() if line.startswith("| ") and "`" in line.split("|")[1]]
+    assert len(rows) == 10
+    asked = {name for row in rows for name in re.findall(r"\b(?:kafka|headrace)_\w+", row.split(" | ")[0])}
+    there = {name for name, _ in samples(page(kafka))}
+    assert asked <= there

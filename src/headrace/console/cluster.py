@@ -25,8 +25,11 @@ from headrace.client.admin import (
 from headrace.client.admin.drivers import ADMIN_CONFIGS
 from headrace.client.consumer.config import CONSUMER_CONFIGS
 from headrace.client.other_names import in_kafkas_words
+from headrace.config import ConfigError
 from headrace.console.decoding import decoder_of
 from headrace.console.lags import Lags
+from headrace.console.masking import Masking
+from headrace.console.messages import MessageReader
 from headrace.console.settings import ClusterSettings
 from headrace.errors import HeadraceError
 from headrace.topics import TopicPartition
@@ -44,6 +47,8 @@ SAMPLE_S, IDLE_SAMPLE_S, LOOKED_S = 2.0, 10.0, 20.0
 #: Beyond these nobody's offsets are sampled but those that are looked at: a sample is to stay cheap for the brokers.
 SAMPLED_PARTITIONS_MAX = 5_000
 SAMPLED_GROUPS_MAX = 1_000
+#: Of how many records the time is read with each sample.
+LOOKED_UP_MAX = 4
 
 
 class Recent(Generic[T]):
@@ -215,9 +220,31 @@ class Cluster:
         ends = await self.ends(sorted(wanted & led))
         now_s = time.time()
         self.lags.add_ends(now_s, ends)
+        await self._look_up_times(now_s)
         for group, found in self.committed.items():
             self.lags.add_group(now_s, group, {one: where.offset for one, where in found.items()})
         self.lags.forget(wanted, set(self.committed))
+
+    async def _look_up_times(self, now_s: float) -> None:
+        """How long the next record of a group waits that came before the console looked: a few of them each time."""
+        wanted = {(one, where.offset) for found in self.committed.values() for one, where in found.items()}
+        self.lags.keep_written(wanted)
+        asked: list[tuple[TopicPartition, int]] = []
+        for found in self.committed.values():
+            asked += self.lags.unknown({one: where.offset for one, where in found.items()}, now_s)[:1]
+        for partition, offset in asked[:LOOKED_UP_MAX]:
+            at_s = await self.written_at(partition, offset)
+            if at_s is not None:
+                self.lags.written[partition, offset] = at_s
+
+    async def written_at(self, partition: TopicPartition, offset: int) -> float | None:
+        """When a record was written, by its own time; None where it cannot be read."""
+        reader = MessageReader(self.consumer_settings(), Masking((), partition.topic))
+        try:
+            timestamp = await asyncio.to_thread(reader.timestamp, partition, offset)
+        except (HeadraceError, ConfigError):
+            return None
+        return None if timestamp is None or timestamp < 0 else timestamp / 1000
 
     async def ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         if not partitions:

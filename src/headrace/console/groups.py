@@ -8,10 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from headrace.client.admin import GroupDescription, ResetOffset, ResetTo
-from headrace.config import ConfigError
 from headrace.console.cluster import Cluster
-from headrace.console.masking import Masking
-from headrace.console.messages import MessageReader
 from headrace.errors import HeadraceError
 from headrace.topics import TopicPartition
 
@@ -146,13 +143,10 @@ async def _look_up_times(cluster: Cluster, rows: list[dict[str, Any]], now_s: fl
 
     async def look(row: dict[str, Any]) -> None:
         partition = TopicPartition(row["topic"], row["partition"])
-        reader = MessageReader(cluster.consumer_settings(), Masking((), row["topic"]))
-        try:
-            timestamp = await asyncio.to_thread(reader.timestamp, partition, row["offset"])
-        except (HeadraceError, ConfigError):
-            return
-        if timestamp is not None and timestamp >= 0:
-            row["seconds"] = max(0.0, now_s - timestamp / 1000)
+        at_s = await cluster.written_at(partition, row["offset"])
+        if at_s is not None:
+            cluster.lags.written[partition, row["offset"]] = at_s
+            row["seconds"] = max(0.0, now_s - at_s)
 
     await asyncio.gather(*(look(row) for row in missing[:LOOKED_UP_MAX]))
 

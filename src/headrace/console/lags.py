@@ -69,6 +69,8 @@ class Lags:
 
     ends: dict[TopicPartition, Ends] = field(default_factory=dict)
     groups: dict[str, deque[GroupLag]] = field(default_factory=dict)
+    written: dict[tuple[TopicPartition, int], float] = field(default_factory=dict)
+    """When records were written that groups will read next: by the records themselves, as nobody saw them come."""
 
     def add_ends(self, now_s: float, ends: Mapping[TopicPartition, int]) -> None:
         for partition, end in ends.items():
@@ -79,6 +81,19 @@ class Lags:
         self.ends = {one: ends for one, ends in self.ends.items() if one in partitions}
         self.groups = {name: lags for name, lags in self.groups.items() if name in groups}
 
+    def unknown(self, committed: Mapping[TopicPartition, int], now_s: float) -> list[tuple[TopicPartition, int]]:
+        """Records that are read next and of which nobody knows how long they have waited; most that wait, first."""
+        found = [
+            (partition, offset)
+            for partition, offset in committed.items()
+            if self.records_behind(partition, offset) and self.seconds_behind(partition, offset, now_s) is None
+        ]
+        return sorted(found, key=lambda one: -(self.records_behind(*one) or 0))
+
+    def keep_written(self, wanted: set[tuple[TopicPartition, int]]) -> None:
+        """Forget the times of records that nobody is at any more."""
+        self.written = {one: at_s for one, at_s in self.written.items() if one in wanted}
+
     def seconds_behind(self, partition: TopicPartition, committed: int, now_s: float) -> float | None:
         """For how long the next record of a group has been waiting; 0 where nothing waits, None where nobody knows."""
         ends = self.ends.get(partition)
@@ -88,6 +103,8 @@ class Lags:
         if committed >= latest:
             return 0.0
         reached = ends.reached_at(committed)
+        if reached is None:
+            reached = self.written.get((partition, committed))
         return None if reached is None else max(0.0, now_s - reached)
 
     def records_behind(self, partition: TopicPartition, committed: int) -> int | None:
@@ -98,14 +115,17 @@ class Lags:
     def add_group(self, now_s: float, group: str, committed: Mapping[TopicPartition, int]) -> GroupLag:
         """What a group has committed by now."""
         records = 0
+        unknown = False
         seconds: float | None = 0.0
         for partition, offset in committed.items():
             records += self.records_behind(partition, offset) or 0
             behind = self.seconds_behind(partition, offset, now_s)
-            if behind is None and (self.records_behind(partition, offset) or 0) > 0:
-                seconds = None  # longer than is remembered
-            elif behind is not None and seconds is not None:
-                seconds = max(seconds, behind)
+            if behind is not None:
+                seconds = max(seconds or 0.0, behind)
+            elif (self.records_behind(partition, offset) or 0) > 0:
+                unknown = True
+        if unknown and not seconds:
+            seconds = None
         lag = GroupLag(now_s, records, seconds)
         self.groups.setdefault(group, deque(maxlen=SAMPLES_MAX)).append(lag)
         return lag

@@ -23,8 +23,7 @@ from headrace.topics import TopicPartition
 T = TypeVar("T")
 
 TRANSACTIONS_MAX = 500
-#: An open transaction whose last record is older than this may hang: brokers end others by their own time-out.
-HANGING_AFTER_S = 15 * 60
+_OPEN = ("Ongoing", "PrepareCommit", "PrepareAbort")
 _PAGE_BYTES_MAX = 16 * 1024 * 1024
 _PAGE_TIMEOUT_S = 3.0
 
@@ -39,7 +38,8 @@ async def transactions(cluster: Cluster) -> dict[str, Any]:
     rows = []
     for name, found in described.ok.items():
         began = found.transaction_start_time_ms
-        age_s = None if began is None or began < 0 else max(0.0, (now_ms - began) / 1000)
+        is_open = found.state in _OPEN and began is not None and began >= 0
+        age_s = max(0.0, (now_ms - (began or 0)) / 1000) if is_open else None
         rows.append(
             {
                 "id": name,

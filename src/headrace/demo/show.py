@@ -7,6 +7,7 @@ exactly-once one in the same driver and dies of the same kill.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -26,6 +27,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from headrace.cli.app import Interrupted
+from headrace.cli.console_beside import console_beside
 from headrace.cli.group import group_documents
 from headrace.cli.output import CommandError, count, size
 from headrace.client.admin import Admin, NewTopic, OffsetSpec
@@ -34,6 +37,7 @@ from headrace.client.producer.blocking import Producer
 from headrace.demo.brokers import BROKERS, Brokers, is_whole, leaders
 from headrace.demo.show_driver import CLEAN, DEAD, PLAIN, PLAIN_PARTITIONS, SOURCE
 from headrace.demo.tour import Tour, bars
+from headrace.runtime.free_ports import free_ports
 from headrace.spark.pipelines.auditing import headline
 from headrace.topics import TopicPartition
 
@@ -41,6 +45,7 @@ PARTITIONS = 4
 GROUP = "readers"
 MEMBERS = ("anna", "ben", "cleo")
 SESSION_TIMEOUT_MS = 1_500
+_STAY_PAUSE_S = 0.05
 _DEADLINE_S = 240.0
 _POLL_S = 0.3
 _POLL_FAST_S = 0.05  # a micro-batch is in the middle for a moment only
@@ -156,8 +161,9 @@ class Driver:
 class Show(Tour):
     """The steps, in order; what can happen at the same time does."""
 
-    def __init__(self, console: Console, directory: Path, events: int) -> None:
+    def __init__(self, console: Console, directory: Path, events: int, *, stays: bool = False) -> None:
         super().__init__(console)
+        self._stays = stays
         self._directory = directory
         self._events = events
         self._brokers = Brokers(directory / "cluster")
@@ -180,6 +186,8 @@ class Show(Tour):
                 self._kill_broker(admin)
                 self._catch_up(admin)
                 self._audit(admin)
+            if self._stays:
+                self._stay()
         finally:
             for member in self._members.values():
                 member.kill()
@@ -391,6 +399,25 @@ class Show(Tour):
         for moment in self._killed_at:
             axis[samples.column(moment, width)] = "✗"
         self._say(Text.assemble("  records/s      ", ("".join(axis), "dim"), f"  {seconds:.0f} s, ✗ kill -9"))
+
+    # --- at last: looking
+
+    def _stay(self) -> None:
+        """Leave it all running, with a click now and then, until Ctrl-C; and a console to look at it."""
+        self._step("7  Look around")
+        (port,) = free_ports(1)
+        rng = random.Random(7)
+        number = self._events
+        with console_beside(self._brokers.addresses, port, allow_changes=True):
+            shown = Text.assemble("The console is at ", (f"http://127.0.0.1:{port}/", "bold"), "  (Ctrl-C ends it all)")
+            self._say(shown)
+            settings = {"bootstrap.servers": self._brokers.addresses}
+            with contextlib.suppress(Interrupted), Producer(settings) as producer:
+                while True:
+                    user = rng.randrange(_USERS)
+                    producer.send(SOURCE, _click(number, int(time.time() * 1000), user), key=b"user-%d" % user)
+                    number += 1
+                    time.sleep(_STAY_PAUSE_S)
 
     # --- 6: the audit
 

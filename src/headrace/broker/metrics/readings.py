@@ -121,14 +121,16 @@ class Readable:
     requests: dict[int, ApiMetrics]
     isr: IsrCounts
     loop_late: Times
+    listeners: tuple[str, ...]
 
 
 async def read(parts: Readable, at_s: float) -> Readings:
     """Read a broker, on its event loop."""
     found = Readings(at_s)
     acceptor = parts.acceptor
+    found.connections = dict.fromkeys(parts.listeners, 0)
     for connection in acceptor.connections:
-        found.connections[connection.listener] = found.connections.get(connection.listener, 0) + 1
+        found.connections[connection.listener] += 1
         found.waiting_requests += connection.is_only_waiting
     found.malformed_requests = acceptor.broker.pipeline.malformed
     found.refused_connections = acceptor.refused

@@ -41,6 +41,7 @@ def begin(broker: Broker) -> tuple[str, Callable[[], Awaitable[None]]]:
         requests=broker.pipeline.metrics,
         isr=broker.replication.isr_counts,
         loop_late=late,
+        listeners=tuple(setting.name for setting in broker.listener_settings),
     )
     registry = CollectorRegistry()
     registry.register(BrokerCollector(parts, loop))

@@ -13,7 +13,7 @@ export function groupsPage(root, context) {
       { title: "State", sort: "state", cell: (one) => stateBadge(one.state) },
       { title: "Kind", sort: "type", cell: (one) => one.type },
       { title: "Lag", num: true, sort: "lag", cell: (one) => count(one.lag) },
-      { title: "In time", num: true, sort: "seconds", cell: (one) => one.lag === null ? "–" : one.seconds === null ? h("span", { title: "longer than the console has been looking; the group's page says it" }, "long") : seconds(one.seconds) },
+      { title: "In time", num: true, sort: "seconds", cell: (one) => one.lag === null ? "–" : one.seconds === null ? "…" : seconds(one.seconds) },
       { title: "Trend", num: true, sort: "trend", cell: (one) => trend(one.trend) },
       { title: "Topics", cell: (one) => one.topics.map((name, at) => [at ? ", " : "", h("a", { href: context.link("topics", name) }, name)]) },
     ], now.rows, {

@@ -36,7 +36,7 @@ export function overviewPage(root, context) {
         h("div", { class: "panel flush" }, h("h2", {}, "Furthest behind"), table([
           { title: "Group", cell: (one) => h("a", { href: context.link("groups", one.group) }, one.group) },
           { title: "Lag", num: true, cell: (one) => count(one.records) },
-          { title: "In time", num: true, cell: (one) => one.seconds === null ? h("span", { title: "longer than the console has been looking" }, "long") : seconds(one.seconds) },
+          { title: "In time", num: true, cell: (one) => one.seconds === null ? "…" : seconds(one.seconds) },
           { title: "Trend", cell: (one) => trend(one.trend) },
         ], now.most_behind, { caption: "Groups that are furthest behind", empty: empty("No groups", "Nobody has committed an offset yet.") })),
         h("div", { class: "panel flush" }, h("h2", {}, "Busiest topics"), table([

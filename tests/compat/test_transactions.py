@@ -291,15 +291,23 @@ def streams_missing() -> str | None:
     return None
 
 
+# Of members of streams groups, which the broker sets.
+SHORT_SESSIONS = {
+    "group.streams.min.session.timeout.ms": "1000",
+    "group.streams.session.timeout.ms": "6000",
+    "group.streams.min.heartbeat.interval.ms": "500",
+    "group.streams.heartbeat.interval.ms": "1000",
+    "group.streams.initial.rebalance.delay.ms": "0",
+}
 WORDS = ["wheel", "water", "mill", "race", "head", "stone", "flour"]
 
 
 class WordCount:
     """The Streams application as a process."""
 
-    def __init__(self, address: str, application: str, source: str, target: str, state: Path) -> None:
+    def __init__(self, address: str, application: str, source: str, target: str, state: Path, protocol: str) -> None:
         self._log = state.parent / f"{state.name}.log"
-        arguments = (address, application, source, target, str(state))
+        arguments = (address, application, source, target, str(state), protocol)
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 java(
@@ -325,9 +333,10 @@ class WordCount:
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 @pytest.mark.skipif(streams_missing() is not None, reason=str(streams_missing()))
-def test_kafka_streams_counts_exactly_once_through_kills(tmp_path: Path) -> None:
+@pytest.mark.parametrize("protocol", ["classic", "streams"])
+def test_kafka_streams_counts_exactly_once_through_kills(tmp_path: Path, protocol: str) -> None:
     """exactly_once_v2: the application is killed, then the broker; every word is counted once."""
-    settings = {"group.initial.rebalance.delay.ms": "0", "offsets.topic.num.partitions": "4"}
+    settings = {"group.initial.rebalance.delay.ms": "0", "offsets.topic.num.partitions": "4"} | SHORT_SESSIONS
     with BrokerProcess(tmp_path / "data", {**settings, "transaction.state.log.num.partitions": "4"}) as broker:
         create_topic(broker.address, "lines", 3)
         create_topic(broker.address, "counts", 2)
@@ -359,13 +368,13 @@ def test_kafka_streams_counts_exactly_once_through_kills(tmp_path: Path) -> None
 
         application = None
         try:
-            application = WordCount(broker.address, "word-count", "lines", "counts", tmp_path / "one")
+            application = WordCount(broker.address, "word-count", "lines", "counts", tmp_path / "one", protocol)
             eventually(application.is_running, what="the application", timeout_s=60)
             write(0)
             eventually(lambda: progress(1), what="some counts", timeout_s=60)
             application.kill()
             # Another instance, without the state of the first one: it is restored from the changelog topic.
-            application = WordCount(broker.address, "word-count", "lines", "counts", tmp_path / "two")
+            application = WordCount(broker.address, "word-count", "lines", "counts", tmp_path / "two", protocol)
             write(2000)
             eventually(lambda: progress(6001), what="more counts", timeout_s=90)
             broker.kill()

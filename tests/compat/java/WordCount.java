@@ -1,4 +1,4 @@
-// Counts words with Kafka Streams, exactly once: java WordCount.java BOOTSTRAP APPLICATION SOURCE TARGET STATE_DIRECTORY
+// Counts words with Kafka Streams, exactly once: java WordCount.java BOOTSTRAP APPLICATION SOURCE TARGET STATE_DIRECTORY PROTOCOL
 // Runs until it is killed; prints "running" once it is.
 
 import java.util.Arrays;
@@ -20,7 +20,11 @@ public class WordCount {
         config.put("replication.factor", "1");
         config.put("num.stream.threads", "2");
         config.put("commit.interval.ms", "100");
-        config.put("session.timeout.ms", "6000");
+        config.put("group.protocol", given[5]);
+        if (given[5].equals("classic")) {
+            // Members of streams groups have the time that the broker gives them.
+            config.put("session.timeout.ms", "6000");
+        }
         config.put("state.dir", given[4]);
         config.put("default.key.serde", Serdes.StringSerde.class.getName());
         config.put("default.value.serde", Serdes.StringSerde.class.getName());

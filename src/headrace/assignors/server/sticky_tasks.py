@@ -39,14 +39,14 @@ class SubtopologySpec(NamedTuple):
 
 
 @dataclass(slots=True)
-class MemberTasks:
+class AssignedTasks:
     active: dict[str, set[int]] = field(default_factory=dict)
     standby: dict[str, set[int]] = field(default_factory=dict)
 
 
 def assign_tasks(
     members: Mapping[str, TaskMember], subtopologies: Iterable[SubtopologySpec], standby_replicas: int
-) -> dict[str, MemberTasks]:
+) -> dict[str, AssignedTasks]:
     """What each member is to have."""
     return _Assignment(members, list(subtopologies), standby_replicas).run()
 
@@ -117,7 +117,7 @@ class _Assignment:
         self._processes: dict[str, _Process] = {}
         self._had_active: dict[Task, str] = {}
         self._had_standby: dict[Task, list[str]] = {}
-        self._given = {member_id: MemberTasks() for member_id in members}
+        self._given = {member_id: AssignedTasks() for member_id in members}
         for member_id in hash_order(members):
             member = members[member_id]
             self._processes.setdefault(member.process_id, _Process()).counts[member_id] = 0
@@ -126,7 +126,7 @@ class _Assignment:
             for task in _tasks(member.standby):
                 self._had_standby.setdefault(task, []).append(member_id)
 
-    def run(self) -> dict[str, MemberTasks]:
+    def run(self) -> dict[str, AssignedTasks]:
         if self._members:
             self._assign_active()
             if self._standby_replicas > 0:

@@ -38,14 +38,14 @@ class TopologyStatus(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class TopologyProblem:
     status: TopologyStatus
     detail: str
 
 
 class _ProblemError(Exception):
     def __init__(self, status: TopologyStatus, detail: str) -> None:
-        self.problem = Problem(status, detail)
+        self.problem = TopologyProblem(status, detail)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +175,7 @@ class ConfiguredTopology:
 
     subtopologies: dict[str, ConfiguredSubtopology] | None = None
     missing: tuple[InternalTopic, ...] = ()
-    problem: Problem | None = None
+    problem: TopologyProblem | None = None
     counts: dict[str, int] = field(default_factory=dict)
     """How many partitions each topic has."""
 
@@ -252,7 +252,7 @@ def _with_missing(
     problem = None
     if to_make:
         detail = f"Internal topics are missing: {_some([topic.info.name for topic in to_make])}"
-        problem = Problem(TopologyStatus.MISSING_INTERNAL_TOPICS, detail)
+        problem = TopologyProblem(TopologyStatus.MISSING_INTERNAL_TOPICS, detail)
     names = {*internal, *(name for one in configured.values() for name in one.stored.source_topics)}
     return ConfiguredTopology(configured, tuple(to_make), problem, {name: count(name) or 0 for name in names})
 

@@ -50,6 +50,9 @@ from headrace.broker.server.listeners import ListenerSetting, parse_listeners
 from headrace.broker.share_groups.offsets import ShareOffsets
 from headrace.broker.share_groups.rooms import ShareRooms
 from headrace.broker.share_groups.service import ShareGroupService
+from headrace.broker.telemetry.clients import TelemetryClients
+from headrace.broker.telemetry.pushed import ClientMetrics
+from headrace.broker.telemetry.subscriptions import MetricsSubscriptions
 from headrace.broker.view import ClusterView
 from headrace.cluster.answers import Answers
 from headrace.cluster.broker_config import BrokerConfig
@@ -78,6 +81,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 SHUTDOWN_GRACE_S = 5.0
+CLIENT_METRICS_BYTES_MAX = 64 << 20  # of what clients push of their metrics, all together
 WAITING_LOGS_RETRY_S = 2.0
 _PARTITION_COUNT_KEYS = {
     CONSUMER_OFFSETS: "offsets.topic.num.partitions",
@@ -353,6 +357,13 @@ class Broker:
             self.share_rooms.states,
         )
         self.transactions = TransactionService(self, self._transaction_coordinator())
+        self.telemetry = TelemetryClients(
+            MetricsSubscriptions(lambda: self.image),
+            ClientMetrics(CLIENT_METRICS_BYTES_MAX),
+            self.runtime.clock,
+            self.runtime.rng,
+            lambda: self.cluster.config.get_int("telemetry.max.bytes"),
+        )
         self._has_coordinators = True
         self._to_close += [self.share_rooms.close, self.groups.close, self.transactions.close]
         self._lead_coordinators()
@@ -388,6 +399,7 @@ class Broker:
             ShareOffsets: self.share_rooms.offsets,
             ShareStateService: self.share_rooms.state_service,
             StreamsTopics: StreamsTopics(metadata, clock, self._run_on),
+            TelemetryClients: self.telemetry,
             Throttles: self.replication.throttles,
             TransactionService: self.transactions,
             TurnAppends: self.turn_appends,

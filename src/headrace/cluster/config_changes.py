@@ -9,12 +9,14 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
+from headrace.cluster import client_metrics_config
 from headrace.cluster.broker_config import BROKER_CONFIGS, BrokerConfig, dynamic_problem, key_for
 from headrace.cluster.configs import (
     BrokerLayers,
     ConfigEntry,
     broker_values,
     describe_broker,
+    describe_client_metrics,
     describe_cluster_defaults,
     describe_group,
     describe_topic,
@@ -54,6 +56,7 @@ _THREADS: Final = (
 )
 _JAVA_NUMBER: Final = re.compile(r"([+-]?)0*([0-9]{1,10})", re.ASCII)
 _RESOURCE_TYPES: Final = frozenset(ResourceType)
+_ALTERABLE: Final = _RESOURCE_TYPES - {ResourceType.BROKER_LOGGER}
 # Kafka's own words for this code: clients' tests look for them.
 _MALFORMED: Final = (
     "This most likely occurs because of a request being malformed by the client library or the message was sent to an "
@@ -135,6 +138,14 @@ def _group_config_error(context: ConfigContext, overrides: Mapping[str, str]) ->
     return NO_ERROR
 
 
+def _client_metrics_error(overrides: Mapping[str, str]) -> ApiError:
+    try:
+        client_metrics_config.check(overrides)
+    except ConfigError as error:
+        return ApiError(ErrorCode.INVALID_REQUEST, str(error))
+    return NO_ERROR
+
+
 def _check_result(context: ConfigContext, resource_type: int, name: str, values: Mapping[str, str]) -> None:
     """Refuse a configuration that a resource must not have."""
     error = NO_ERROR
@@ -151,6 +162,10 @@ def _check_result(context: ConfigContext, resource_type: int, name: str, values:
         if not name:
             raise _RefusedError(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
         error = _group_config_error(context, values)
+    elif resource_type == ResourceType.CLIENT_METRICS:
+        if not name:
+            raise _RefusedError(ErrorCode.INVALID_REQUEST, "Subscription name can't be empty")
+        error = _client_metrics_error(values)
     elif resource_type == ResourceType.BROKER:
         problem = dynamic_problem(values, per_broker=bool(name)) or _threads_problem(context, values)
         if problem is not None:
@@ -201,7 +216,7 @@ def _check_resource(context: ConfigContext, resource_type: int, name: str, confi
     """What can be wrong with the change itself, whatever the configuration was before."""
     if len({config.name for config in configs}) != len(configs):
         raise _RefusedError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
-    if resource_type not in (ResourceType.TOPIC, ResourceType.BROKER, ResourceType.GROUP):
+    if resource_type not in _ALTERABLE:
         raise _RefusedError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource_type}")
     if resource_type == ResourceType.BROKER and name:
         error = broker_name_error(name)
@@ -345,6 +360,8 @@ def _edit_list(resource_type: int, config: incremental_alter_configs.AlterableCo
 def _key_of(resource_type: int, name: str) -> ConfigKey | None:
     if resource_type == ResourceType.TOPIC:
         return TOPIC_CONFIGS.get(name)
+    if resource_type == ResourceType.CLIENT_METRICS:
+        return client_metrics_config.CLIENT_METRICS_CONFIGS.get(name)
     return key_for(name) if resource_type == ResourceType.BROKER else GROUP_CONFIGS.get(name)
 
 
@@ -417,6 +434,9 @@ def _alike(context: ConfigContext, resource: describe_configs.DescribeConfigsRes
     elif kind == ResourceType.GROUP:
         if not name:
             raise _RefusedError(ErrorCode.INVALID_REQUEST, "The name of the group is empty.")
+    elif kind == ResourceType.CLIENT_METRICS:
+        if not name:
+            raise _RefusedError(ErrorCode.INVALID_REQUEST, "Client metrics subscription name must not be empty")
     else:
         raise _RefusedError(
             ErrorCode.INVALID_REQUEST, f"Resources of type {kind} have no configuration that is kept here."
@@ -430,6 +450,8 @@ def _entries(
     name, kind = resource.resource_name, resource.resource_type
     if kind == ResourceType.BROKER:
         return describe_broker(context.layers, keys) if name else describe_cluster_defaults(context.layers, keys)
+    if kind == ResourceType.CLIENT_METRICS:
+        return describe_client_metrics(context.image.config(kind, name), keys)
     describe_kind = describe_topic if kind == ResourceType.TOPIC else describe_group
     return describe_kind(context.layers, context.image.config(kind, name), keys)
 
@@ -453,7 +475,7 @@ def _result(
 def list_resources(
     context: ConfigContext, request: ListConfigResourcesRequest, version: int
 ) -> ListConfigResourcesResponse:
-    """Resources that can have a configuration; version 0 asks for client metrics only, of which there are none."""
+    """Resources that can have a configuration; version 0 asks for client metrics only."""
     wanted = request.resource_types or ([ResourceType.CLIENT_METRICS] if version == 0 else list(ResourceType))
     if any(number not in _RESOURCE_TYPES for number in wanted):
         return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
@@ -462,6 +484,7 @@ def list_resources(
         ResourceType.TOPIC: list(image.topics),
         ResourceType.BROKER: [str(node_id) for node_id in image.brokers],
         ResourceType.BROKER_LOGGER: [str(node_id) for node_id in image.brokers],
+        ResourceType.CLIENT_METRICS: [name for kind, name in image.configs if kind == ResourceType.CLIENT_METRICS],
         ResourceType.GROUP: [name for kind, name in image.configs if kind == ResourceType.GROUP],
     }
     return ListConfigResourcesResponse(

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from headrace.cluster.broker_config import BROKER_KEYS, BrokerConfig, is_dynamic, key_for, synonyms_of
+from headrace.cluster.client_metrics_config import CLIENT_METRICS_CONFIGS
 from headrace.cluster.group_config import GROUP_CONFIGS
 from headrace.cluster.image import Image
 from headrace.cluster.records import ResourceType
@@ -249,6 +250,23 @@ def describe_group(
             synonyms = (SynonymEntry(key.name, _text_of_default(key), ConfigSource.DEFAULT),)
         if key.name in overrides:
             synonyms = (SynonymEntry(key.name, value, ConfigSource.GROUP), *synonyms)
+        entries.append(ConfigEntry(key.name, value, source, False, False, key.type, synonyms, key.doc))
+    return entries
+
+
+def describe_client_metrics(overrides: Mapping[str, str], names: Iterable[str] | None) -> list[ConfigEntry]:
+    values = CLIENT_METRICS_CONFIGS.defaults() | _readable(CLIENT_METRICS_CONFIGS, overrides)
+    wanted = None if names is None else set(names)
+    entries = []
+    for key in CLIENT_METRICS_CONFIGS:
+        if wanted is not None and key.name not in wanted:
+            continue
+        value = format_value(values[key.name])
+        synonyms: tuple[SynonymEntry, ...] = (SynonymEntry(key.name, _text_of_default(key), ConfigSource.DEFAULT),)
+        source = ConfigSource.DEFAULT
+        if key.name in overrides:
+            source = ConfigSource.CLIENT_METRICS
+            synonyms = (SynonymEntry(key.name, value, source), *synonyms)
         entries.append(ConfigEntry(key.name, value, source, False, False, key.type, synonyms, key.doc))
     return entries
 

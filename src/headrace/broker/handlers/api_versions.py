@@ -43,6 +43,7 @@ def api_versions(request: ApiVersionsRequest, context: RequestContext, cluster: 
     if request.receiver not in (ZERO_UUID, cluster.incarnation):
         # Another broker means a former life of this one, or the one that has its number by now.
         return ApiVersionsResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
+    context.connection.software = request.client_software_name, request.client_software_version
     login = context.connection.login
     if login is not None and context.rights is None:
         login.versions_told()

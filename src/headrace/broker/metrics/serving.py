@@ -25,6 +25,7 @@ def begin(broker: Broker) -> tuple[str, Callable[[], Awaitable[None]]]:
     # Here, so that a broker that serves none starts without these.
     from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 
+    from headrace.broker.metrics.client_metrics import ClientMetricsCollector
     from headrace.broker.metrics.collector import BrokerCollector, watch_loop
     from headrace.broker.metrics.readings import Readable
     from headrace.metrics import Exporter
@@ -45,6 +46,7 @@ def begin(broker: Broker) -> tuple[str, Callable[[], Awaitable[None]]]:
     )
     registry = CollectorRegistry()
     registry.register(BrokerCollector(parts, loop))
+    registry.register(ClientMetricsCollector(broker.telemetry.pushed))
     ProcessCollector(registry=registry)
     PlatformCollector(registry=registry)
     config = broker.started_with

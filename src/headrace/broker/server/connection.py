@@ -61,7 +61,7 @@ class ServerConnection(WatchedConnection, asyncio.BufferedProtocol):
         "_sending", "_task", "_transport",
         "acceptor", "began", "close_reason", "costly_s_per_byte", "frame_began", "has_been_valid",
         "last_progress", "last_written", "listener", "login", "metered", "peer_host", "peer_port", "pipeline",
-        "put_off_until", "rights", "security", "slow_s", "uncommitted",
+        "put_off_until", "rights", "security", "slow_s", "software", "uncommitted",
     )  # fmt: skip
 
     def __init__(self, acceptor: Acceptor, listener: str, security: ListenerSecurity | None = None) -> None:
@@ -78,6 +78,8 @@ class ServerConnection(WatchedConnection, asyncio.BufferedProtocol):
         self.metered = Metered(self.pipeline.access)
         self.peer_host = ""
         self.peer_port = 0
+        #: Name and version of what its client is, as that says.
+        self.software = ("", "")
         self.began = self.last_progress = self.last_written = self.frame_began = acceptor.now()
         self.has_been_valid = False
         self.close_reason: str | None = None

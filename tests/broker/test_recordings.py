@@ -25,7 +25,6 @@ LEFT_OUT = {
     "api_versions/v1": "lists every key of Kafka, also those that are not served here",
     "api_versions/v2": "as v1",
     "features": "levels of KRaft's own features",
-    "telemetry": "client telemetry is not served",
     "share/offsets/describe": "a partition that does not exist is told at once; Kafka waits for it for half a minute",
 }
 

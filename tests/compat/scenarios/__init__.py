@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from . import configs, groups, records, security_and_quotas, topics, transactions
+from . import configs, groups, records, security_and_quotas, streams_and_telemetry, topics, transactions
 from .told import SCENARIOS
 
-__all__ = ["SCENARIOS", "configs", "groups", "records", "security_and_quotas", "topics", "transactions"]
+__all__ = [
+    "SCENARIOS",
+    "configs",
+    "groups",
+    "records",
+    "security_and_quotas",
+    "streams_and_telemetry",
+    "topics",
+    "transactions",
+]

@@ -36,6 +36,12 @@ def _join(world: World, group: str, version: int = 0) -> tuple[str, Any]:
         standby_tasks=[],
         warmup_tasks=[],
         process_id="process",
+        instance_id=None,
+        rack_id=None,
+        user_endpoint=None,
+        client_tags=None,
+        task_offsets=None,
+        task_end_offsets=None,
         shutdown_application=False,
     )
     return topic, answer
@@ -44,7 +50,7 @@ def _join(world: World, group: str, version: int = 0) -> tuple[str, Any]:
 @scenario
 def streams_group_heartbeat(world: World, version: int) -> None:
     _, answer = _join(world, world.name("streams"), version)
-    assert (answer.error_code, answer.member_id) == (NONE, "member")
+    assert (answer.error_code, answer.error_message, answer.member_id) == (NONE, None, "member")
     assert answer.member_epoch > 0
     assert answer.active_tasks is not None
 

@@ -14,7 +14,7 @@ from headrace.testing import BrokerProcess
 
 # Those that measure clients, and need a broker's address.
 NEED_A_BROKER = ("produce", "consume")
-HELPERS = ("peers", "three", "family", "floor", "__main__", "__init__")
+HELPERS = ("peers", "secured", "three", "family", "floor", "__main__", "__init__")
 
 
 def names() -> list[str]:

@@ -3,6 +3,7 @@
     python -m bench.security                  everything
     python -m bench.security verdicts floods  only these
 
+tls: what is written and read over TLS, handshakes and logins, next to Apache Kafka on the same work.
 verdicts: what it takes to find out whether a request is allowed, with 10,000 rules: asked before, and never asked.
 floods: an innocent client alone, beside one that floods, and beside one that floods and has quotas. The figures are how
 many requests the innocent gets answered in a second, and the median and longest wait for one, as a ratio to being
@@ -27,6 +28,7 @@ from typing import NamedTuple
 from tests.broker import raw
 from tests.broker.raw import RawClient
 
+from bench.secured import tls
 from headrace.broker.requests.access import Access
 from headrace.client.admin import Admin, ClientQuotaEntity
 from headrace.cluster.acl_authorizer import AclAuthorizer
@@ -182,7 +184,7 @@ def floods() -> bool:
     return best["beside one with quotas"].median_ms <= alone * (1 + SLOWED_MAX)
 
 
-PARTS: dict[str, Callable[[], bool]] = {"verdicts": verdicts, "floods": floods}
+PARTS: dict[str, Callable[[], bool]] = {"verdicts": verdicts, "floods": floods, "tls": tls}
 
 
 def main() -> int:

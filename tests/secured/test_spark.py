@@ -16,9 +16,11 @@ from tests.secured.conftest import PASSWORD, PLAIN_MODULE, USER, SecuredKafka
 from tests.secured.oauth import oauth_server, short_token
 
 from headrace import Admin, Consumer, NewTopic, Producer
+from headrace.client.admin import AclBinding, AclOperation, AclPermissionType, AclResourceType
 from headrace.spark import exactly_once, session, write_once
 from headrace.spark.pipelines import state as states
 from headrace.spark.pipelines.mirror import mirror
+from headrace.testing import Secured, broker
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 pytestmark = [
@@ -161,6 +163,41 @@ def ways(kafka: SecuredKafka) -> dict[str, dict[str, str]]:
             "ssl.certificate.pem": client.certificate,
         },
     }
+
+
+def test_on_a_secured_broker_of_headrace(spark: Any, tmp_path: Path) -> None:
+    """SASL_SSL, and rules that allow a user what a pipeline needs and nothing else."""
+    secured = Secured("SASL_SSL", users={"admin": "admin-secret", "etl": "etl-secret"}, acls=True)
+    with broker(security=secured) as kafka, Admin(kafka.client()) as admin:
+        admin.create_topics([NewTopic(name, 2) for name in ("in", "out", "once")]).all()
+        allowed = [
+            (AclResourceType.TOPIC, "in", AclOperation.READ),
+            (AclResourceType.TOPIC, "out", AclOperation.WRITE),
+            (AclResourceType.TOPIC, "once", AclOperation.ALL),
+            (AclResourceType.TOPIC, "headrace-spark-progress", AclOperation.ALL),
+            (AclResourceType.TRANSACTIONAL_ID, "*", AclOperation.ALL),
+            (AclResourceType.GROUP, "*", AclOperation.ALL),
+        ]
+        allow = AclPermissionType.ALLOW
+        admin.create_acls([AclBinding(kind, name, "User:etl", may, allow) for kind, name, may in allowed]).all()
+        with Producer(kafka.client()) as producer:
+            for number, row in enumerate(ROWS):
+                producer.send("in", row, key=row, partition=number % 2)
+        config = {name.replace("ssl.ca.location", "ssl.truststore.location"): value
+                  for name, value in kafka.client("etl", "SCRAM-SHA-512").items()}  # fmt: skip
+        options = {f"kafka.{name}": value for name, value in config.items()}
+        rows = spark.read.format("headrace").options(**options, subscribe="in").load()
+        rows.select("key", "value").write.format("headrace").options(**options, topic="out").mode("append").save()
+        write_once(rows.select("key", "value"), "once", config=config)
+        for topic in ("out", "once"):
+            with Consumer(kafka.client() | {"auto.offset.reset": "earliest"}) as consumer:
+                consumer.assign([(topic, 0), (topic, 1)])
+                found: list[bytes] = []
+                while len(found) < len(ROWS):
+                    found += [record.value for record in consumer.poll(30)]
+                assert sorted(found, key=int) == ROWS
+        with pytest.raises(Exception, match="uthoriz"):
+            spark.read.format("headrace").options(**options, subscribe="out").load().collect()
 
 
 @pytest.mark.parametrize(

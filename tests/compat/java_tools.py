@@ -30,6 +30,7 @@ CLASSES = {
     "kafka-leader-election": f"{_TOOLS}.LeaderElectionCommand",
     "kafka-reassign-partitions": f"{_TOOLS}.reassign.ReassignPartitionsCommand",
     "kafka-acls": f"{_TOOLS}.AclCommand",
+    "kafka-delegation-tokens": f"{_TOOLS}.DelegationTokenCommand",
     "kafka-transactions": f"{_TOOLS}.TransactionsCommand",
     "kafka-dump-log": f"{_TOOLS}.DumpLogSegments",
 }

@@ -51,6 +51,7 @@ class _Join:
     member: ConsumerMember
     owned: Mapping[bytes, Collection[int]]
     subscription_changed: bool
+    number: int  # of the member's
     replaced: bool  # whether the member takes the place of another with its instance id
 
 
@@ -94,6 +95,7 @@ class ClassicMembers:
             step.note(f"member {member_id} joins by the classic protocol")
         elif is_replaced:
             member = self._moves.replace_static(step, member, member_id)
+        member.asked += 1
         is_other = self._update(step, caller, member, request, told)
         self._moves.bump_if(step, is_other)
         owned: dict[bytes, list[int]] = {}
@@ -105,7 +107,7 @@ class ClassicMembers:
             step,
             number(self._moves.settings, group.group_id, "consumer.assignment.interval.ms"),
             self._moves.plan,
-            partial(self._joined, _Join(caller, member, owned, is_other, is_replaced)),
+            partial(self._joined, _Join(caller, member, owned, is_other, member.asked, is_replaced)),
             partial(_refuse_join, caller, member_id),
         )
 
@@ -162,6 +164,9 @@ class ClassicMembers:
         classic = member.classic
         if group.members.get(member.member_id) is not member or classic is None:
             answers.join_error(step.out, join.caller, ErrorCode.UNKNOWN_MEMBER_ID, member.member_id)
+            return
+        if member.asked != join.number:
+            answers.join_error(step.out, join.caller, ErrorCode.REBALANCE_IN_PROGRESS, member.member_id)
             return
         self._moves.reconcile(step, member, join.owned, join.subscription_changed)
         group.set_join_timer(step.out, member, None)

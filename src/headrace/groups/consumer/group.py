@@ -42,6 +42,7 @@ class ConsumerMember(EpochMember):
     classic: ClassicProtocols | None = None  # None: it speaks the consumer protocol
     join_deadline_ms: int | None = None  # until when a classic member has to join again
     sync_deadline_ms: int | None = None  # and to ask for its assignment
+    is_told_late: bool = False  # whether its last answer had to wait for a target
 
     @property
     def position(self) -> MemberPosition:

@@ -43,6 +43,8 @@ class _Heartbeat:
     member: ConsumerMember
     owned: Owned | None
     is_full: bool  # whether the member tells everything, and is told everything
+    step: GroupStep[ConsumerGroup]  # in which it came
+    number: int  # of the member's
     subscription_changed: bool = False
 
 
@@ -128,7 +130,9 @@ class ConsumerHeartbeats:
             and (request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None)
             and owned is not None
         )
-        beat = _Heartbeat(caller, member, owned, is_full)
+        member.asked += 1
+        beat = _Heartbeat(caller, member, owned, is_full or member.is_told_late, step, member.asked)
+        member.is_told_late = False
         is_other = self._update(step, beat, request)
         self._regexes.look(step, caller.may_know)
         self._moves.bump_if(step, is_other)
@@ -218,8 +222,18 @@ class ConsumerHeartbeats:
             message = f"Member {member.member_id} is not a member of group {group.group_id}."
             refuse(step.out, beat.caller, ErrorCode.UNKNOWN_MEMBER_ID, message)
             return
+        if member.asked != beat.number:
+            message = "The member has asked again meanwhile."
+            refuse(step.out, beat.caller, ErrorCode.COORDINATOR_NOT_AVAILABLE, message)
+            return
         before = member.assigned
-        self._moves.reconcile(step, member, beat.owned, beat.subscription_changed)
+        # If it had to wait, it may have given up waiting: then it is told by the next answer, too.
+        member.is_told_late = step is not beat.step
+        try:
+            self._moves.reconcile(step, member, beat.owned, beat.subscription_changed)
+        except RefusedError as refused:
+            refuse(step.out, beat.caller, refused.error, refused.message)
+            return
         group.heard_from(step.out, member, step.at)
         response = ConsumerGroupHeartbeatResponse(
             member_id=member.member_id,

@@ -41,6 +41,9 @@ class EpochMember:
     state: MemberProgress = MemberProgress.STABLE
     session: MemberSession = field(default_factory=MemberSession)
     revoke_deadline_ms: int | None = None  # until when it has to give up what it was told to
+    # How often it has asked. One that waits for a target and asks again has given up waiting: what it said first is
+    # outdated by then, above all what it owned.
+    asked: int = 0
 
     @property
     def is_away(self) -> bool:

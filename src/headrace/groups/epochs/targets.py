@@ -56,7 +56,9 @@ class Targets(Generic[GroupT]):
     ) -> None:
         """Compute a target if the group's is too old; then go on, and end the step.
 
-        `then` may be called much later, in another step; `refuse` answers instead when there will be no target.
+        `then` may be called much later, in another step, when the member has given up waiting. Then what it said is
+        outdated if it has asked again since (`EpochMember.asked`), and what it is told has to be told again. `refuse`
+        answers instead when there will be no target.
         """
         group = step.group
         if not self._is_due(group, interval_ms, step.at):

@@ -33,6 +33,16 @@ def test_the_line_that_counts_is_the_last_error_of_ours() -> None:
     assert line_that_counts("java.lang.IllegalStateException: nothing of ours") is None
 
 
+def test_a_mistake_that_we_find_by_an_error_of_pythons_own_counts_too() -> None:
+    text = """[PYTHON_DATA_SOURCE_ERROR] Failed to initialize Python data source writer: Traceback (most recent call last):
+  File "/site-packages/headrace/spark/sink.py", line 55, in __init__
+    raise ValueError("a topic cannot be overwritten: use mode('append')")
+ValueError: a topic cannot be overwritten: use mode('append')
+ SQLSTATE: 38000"""
+    assert line_that_counts(text) == "a topic cannot be overwritten: use mode('append') (ValueError)"
+    assert line_that_counts(text.replace("headrace/spark", "users_own")) is None
+
+
 def test_what_a_worker_raised_begins_with_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
     captured = pytest.importorskip("pyspark.errors.exceptions.captured")
     monkeypatch.setattr(captured, "convert_exception", lambda error: error)

@@ -126,7 +126,7 @@ def _checked(pipeline: Pipeline, given: dict[str, Any], problems: list[str]) -> 
     try:
         target = _target(given)
         given |= {"servers": target.servers, "client_config": dict(target.settings) or None}
-        values = parsed(pipeline.OPTIONS, given)
+        values = parsed(pipeline.OPTIONS, given, problems)
         check_reachable(target.servers, _PROBE_S)
         for option in pipeline.OPTIONS:
             if option.is_cluster and values[option.name]:
@@ -332,7 +332,7 @@ def status(
         for row in rows:
             if row["phase"] in ("failed", "lost"):
                 why = row["error"] or "its process is gone; started again it goes on where it was"
-                note(f"{row['name']}: {why}")
+                note(f"{row['name']}: {str(why).partition(chr(10))[0]}")
 
 
 def _status_row(path: Path, state: PipelineState, target: Target) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("headrace.spark")
 
+_MADE_BY_SPARK = re.compile(r"/temporary-[0-9a-f-]{36}/?$")
 QUERY_ID = "sql.streaming.queryId"
 
 
@@ -42,6 +44,18 @@ class MicroBatch:
 
     def progress(self) -> list[Mapping[str, Any]]:
         return self.end.progress()
+
+    def has_checkpoint(self) -> bool:
+        """Whether the query's progress outlives it: Spark makes a place that it removes, unless one is named."""
+        from py4j.protocol import Py4JError
+
+        if self.execution is None:
+            return True
+        try:
+            return _MADE_BY_SPARK.search(str(self.execution.resolvedCheckpointRoot())) is None
+        except Py4JError as error:
+            log.info("where the query's checkpoint is cannot be read from Spark: %s", error)
+            return True
 
     def is_stopped(self) -> bool:
         """Whether the query was told to stop: then its jobs are cancelled, however often they are begun again."""

@@ -6,12 +6,16 @@ import re
 from typing import Any
 
 _OURS = re.compile(r"^\s*headrace(?:\.\w+)*\.(\w+): (.+)$", re.M)
+# What Python's own classes say, of a mistake that was found in this package: the error behind its last frame.
+_RAISED_HERE = re.compile(
+    r"^  File \"[^\"\n]*headrace/spark/[^\n]*\n(?:    [^\n]*\n)*(ValueError|TypeError): (.+)$", re.M
+)
 _LINE_CHARS_MAX = 600
 
 
 def line_that_counts(text: str) -> str | None:
     """The last error of ours in a text of Spark's; None where there is none, or where it stands first already."""
-    found = _OURS.findall(text)
+    found = _OURS.findall(text) or _RAISED_HERE.findall(text)
     if not found:
         return None
     kind, sentence = found[-1]

@@ -138,6 +138,7 @@ class ExactlyOnceSink:
         self._sink = sink
         self._is_job = is_job
         self._has_past = has_past
+        self._is_checked = False
         self._link: Link | None = None
         self._linked: SinkIdentity | None = None
         # The call that is not known to have ended well: coming again for the same batch, it is the same call.
@@ -164,6 +165,13 @@ class ExactlyOnceSink:
         if query_id is None:
             raise ExactlyOnceError("the query's id is not known here: give exactly_once(…, query_id=…) a fixed one")
         identity = SinkIdentity(query_id, self._sink)
+        if batch is not None and not self._is_checked and not batch.has_checkpoint():
+            log.warning(
+                "query %s has no checkpoint: begun again, it reads from its beginning and writes all of it once more. "
+                "Name a place with .option('checkpointLocation', …)",
+                batch.name or query_id,
+            )
+        self._is_checked = True
         link = self._connected(identity)
         with _once_a_batch((link.cluster.id or "", self._progress_topic, identity), batch):
             marker = self._marker(identity, batch, batch_id, link.cluster)

@@ -149,6 +149,38 @@ headrace.spark.columns.WrongColumnsError: the column value is missing
     assert cause_of(text) == "the column value is missing (WrongColumnsError)"
 
 
+def test_the_cause_of_an_error_of_javas_is_javas() -> None:
+    text = """[STREAM_FAILED] Query [id = 1] terminated with exception
+Traceback (most recent call last):
+  File "x.py", line 1, in write
+py4j.protocol.Py4JJavaError: An error occurred while calling o171.parquet.
+: org.apache.spark.SparkException: Job aborted.
+\tat org.apache.spark.Something(Something.scala:1)
+Caused by: java.io.IOException: Mkdirs failed to create file:/proc/x
+\tat java.base/java.lang.Thread.run(Thread.java:840)"""
+    assert cause_of(text) == "Mkdirs failed to create file:/proc/x (IOException)"
+
+
+def test_all_that_is_wrong_with_options_is_said_at_once() -> None:
+    with pytest.raises(WrongOptionError) as raised:
+        parsed(
+            activity.OPTIONS, {"source": "t", "window": "5mins", "schema": "id STRNG, b ARRAY<INT>", "lateness": "x"}
+        )
+    assert [line.split(":")[0].split(" is")[0] for line in str(raised.value).splitlines()] == [
+        "--window",
+        "--schema",
+        "--lateness",
+    ]
+    assert "STRNG is no type of Spark's, in 'id STRNG'; did you mean STRING?" in str(raised.value)
+
+
+def test_a_master_that_does_not_answer_is_refused_before_spark_asks_for_a_minute() -> None:
+    with pytest.raises(
+        WrongOptionError, match=r"--master: no master of Spark's answers at 127.0.0.1:1 \(Connection ref"
+    ):
+        parsed(activity.OPTIONS, {"source": "t", "master": "spark://127.0.0.1:1"})
+
+
 def test_an_audit_reads_well() -> None:
     options = {"source": ["a"], "against": ["b"], "match": "json:id"}
     fine = document_of(options, Sums(rows_in=1_000_000, rows_out=1_000_000), {})

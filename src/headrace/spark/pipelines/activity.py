@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from headrace.spark.pipelines.cleaning import DEFAULT_SCHEMA, PROBLEM, ROW, cleaned, schema_of
+from headrace.spark.pipelines.cleaning import DEFAULT_SCHEMA, PROBLEM, ROW, check_columns, cleaned, schema_of
 from headrace.spark.pipelines.declaring import HERE, STREAMING, Option, Result, Watch, WrongOptionError, parsed
 from headrace.spark.pipelines.letters import letter_headers
 from headrace.spark.pipelines.moments import check_duration, utc_text
@@ -29,12 +29,24 @@ OPTIONS = (
     Option("target", str, None, "Where clean rows go; default: SOURCE-clean.", names_run=True),
     Option("dead_letters", str, None, "Where bad rows go; default: SOURCE-dead.", names_run=True),
     Option("counts", str, None, f"Where counts go; default: SOURCE-counts. {NO_COUNTS}: not wanted.", names_run=True),
-    Option("schema", str, DEFAULT_SCHEMA, "The columns, in Spark's words; NOT NULL ones have to be there."),
+    Option(
+        "schema",
+        str,
+        DEFAULT_SCHEMA,
+        "The columns, in Spark's words; NOT NULL ones have to be there.",
+        check=check_columns,
+    ),
     Option("key", str, None, "The column that becomes the record's key; default: the key it has."),
     Option("time", str, "at", "The column with the event's time, for the counts; `timestamp`: the record's own."),
     Option("by", list, ["event"], "The columns that are counted by."),
-    Option("window", str, "1 minute", "How long a window of counting is."),
-    Option("lateness", str, "10 minutes", "How much later than the latest one an event may come and still be counted."),
+    Option("window", str, "1 minute", "How long a window of counting is.", check=check_duration),
+    Option(
+        "lateness",
+        str,
+        "10 minutes",
+        "How much later than the latest one an event may come and still be counted.",
+        check=check_duration,
+    ),
     Option("partitions", int, 0, "Of topics that are made; 0: as many as the source has."),
     *STREAMING,
 )
@@ -54,8 +66,6 @@ def run(options: Mapping[str, Any], session: SparkSession | None = None, *, watc
     topics = [target, dead] + ([] if counts == NO_COUNTS else [counts])
     if len({*topics, *options["source"]}) < len(topics) + len(options["source"]):
         raise WrongOptionError("--source, --target, --dead-letters and --counts have to be different topics")
-    check_duration(options["window"], "--window")
-    check_duration(options["lateness"], "--lateness")
     with PipelineRun("activity", OPTIONS, options, session=session, watch=watch) as run:
         schema = _checked_schema(run, counts=counts != NO_COUNTS)
         ensure_topics(

@@ -6,11 +6,13 @@ where a typed parser only says that something was wrong.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from headrace.spark.pipelines.declaring import WrongOptionError
 from headrace.spark.pipelines.running import line_of_spark
+from headrace.words import did_you_mean
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -28,6 +30,43 @@ _TEXTS = "_texts"
 _BROKEN = "_broken"
 _SHOWN_CHARS = 40
 _SECONDS_DIGITS_MAX = 11
+
+
+_TYPES = (
+    *(
+        "STRING",
+        "INT",
+        "INTEGER",
+        "BIGINT",
+        "LONG",
+        "SMALLINT",
+        "SHORT",
+        "TINYINT",
+        "BYTE",
+        "BOOLEAN",
+        "DOUBLE",
+        "FLOAT",
+    ),
+    *("REAL", "DECIMAL", "DEC", "NUMERIC", "DATE", "TIMESTAMP", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ", "TIME", "BINARY"),
+    *("CHAR", "CHARACTER", "VARCHAR", "ARRAY", "MAP", "STRUCT", "INTERVAL", "VARIANT", "VOID", "GEOMETRY", "GEOGRAPHY"),
+)
+_COLUMN = re.compile(r"\s*(?:`[^`]+`|\w+)\s*(?::\s*)?(\w+)\b")
+
+
+def check_columns(ddl: str, flag: str) -> None:
+    """Refuse the name of a type that there is none of. All else Spark itself says, once it runs."""
+    depth, start = 0, 0
+    columns = []
+    for at, character in enumerate(ddl):
+        depth += (character in "<(") - (character in ">)")
+        if character == "," and depth == 0:
+            columns.append(ddl[start:at])
+            start = at + 1
+    for column in (*columns, ddl[start:]):
+        found = _COLUMN.match(column)
+        if found is not None and found[1].upper() not in _TYPES:
+            near = did_you_mean(found[1].upper(), _TYPES)
+            raise WrongOptionError(f"{flag}: {found[1]} is no type of Spark's, in {column.strip()!r}{near}")
 
 
 def schema_of(ddl: str, session: SparkSession) -> StructType:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -46,10 +47,34 @@ class Option:
     the clients' settings of that cluster."""
     is_cluster: bool = False
     """Whether it names the brokers of another cluster, which have to be reachable before Spark is started."""
+    check: Callable[[str, str], None] | None = None
+    """Looks at a text before Spark is started (with the option's flag): raises `WrongOptionError`."""
 
     @property
     def flag(self) -> str:
         return "--" + self.name.replace("_", "-")
+
+
+_MASTERS_OWN = "spark://"
+_MASTER_S = 3.0
+
+
+def check_master(master: str, flag: str) -> None:
+    """Refuse a master of Spark's own kind that does not answer: Spark would go on asking for a minute."""
+    if not master.startswith(_MASTERS_OWN):
+        return
+    problems = []
+    for server in master.removeprefix(_MASTERS_OWN).split(","):
+        host, _, port = server.rpartition(":")
+        if not port.isdecimal():
+            raise WrongOptionError(f"{flag} {master} is not {_MASTERS_OWN}HOST:PORT")
+        try:
+            socket.create_connection((host, int(port)), timeout=_MASTER_S).close()
+        except OSError as error:
+            problems.append(f"{server} ({error.strerror or 'no answer'})")
+        else:
+            return
+    raise WrongOptionError(f"{flag}: no master of Spark's answers at {', '.join(problems)}")
 
 
 HERE = ("servers", "client_config")
@@ -62,7 +87,13 @@ SERVERS = Option(
 CLIENT_CONFIG = Option("client_config", str, None, "A properties file for Kafka's clients (security.protocol …).")
 CHECKPOINT = Option("checkpoint", str, None, "Where progress is kept; default: a place named after the options.")
 CONTINUOUS = Option("continuous", bool, False, "Go on with what comes; otherwise (--once) until all there is is done.")
-MASTER = Option("master", str, None, "Where Spark runs: local[4,4], spark://host:7077, yarn, k8s://…; default: here.")
+MASTER = Option(
+    "master",
+    str,
+    None,
+    "Where Spark runs: local[4,4], spark://host:7077, yarn, k8s://…; default: here.",
+    check=check_master,
+)
 MAX_PER_BATCH = Option("max_per_batch", int, 500_000, "At most so many records in a micro-batch; 0: no limit.")
 STREAMING = (SERVERS, CLIENT_CONFIG, CHECKPOINT, CONTINUOUS, MAX_PER_BATCH, MASTER)
 """Those that every pipeline with a streaming query takes."""
@@ -124,8 +155,11 @@ def nearest(name: str, names: Iterable[str]) -> str:
     return f"; there are {', '.join(known)}" if known else ""
 
 
-def parsed(declared: Sequence[Option], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Every declared option with its value: as given (texts are converted), else the default. All errors at once."""
+def parsed(declared: Sequence[Option], given: Mapping[str, Any], problems: list[str] | None = None) -> dict[str, Any]:
+    """Every declared option with its value: as given (texts are converted), else the default. All errors at once.
+
+    With `problems` they are put there instead of being raised, and what is wrong has its default.
+    """
     by_name = {option.name: option for option in declared}
     errors: list[str] = []
     values: dict[str, Any] = {}
@@ -139,7 +173,9 @@ def parsed(declared: Sequence[Option], given: Mapping[str, Any]) -> dict[str, An
             continue
         try:
             values[option.name] = _converted(option, value)
-        except ValueError as error:
+            if option.check is not None and isinstance(value, str):
+                option.check(value, option.flag)
+        except (ValueError, WrongOptionError) as error:
             errors.append(str(error))
     # One that is misspelt, or has a wrong value, would be reported twice: as that and as missing.
     said = "\n".join(errors)
@@ -148,8 +184,10 @@ def parsed(declared: Sequence[Option], given: Mapping[str, Any]) -> dict[str, An
     ]
     if missing:
         errors.append(f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} needed")
-    if errors:
+    if errors and problems is None:
         raise WrongOptionError("\n".join(errors))
+    if problems is not None:
+        problems += errors
     return {option.name: values.get(option.name, option.default) for option in declared}
 
 

@@ -53,6 +53,7 @@ TOO_LATE = "too_late"
 """The name under which updates that came after their window was closed are counted."""
 _SECRET = ("password", "secret", "sasl.jaas")
 _CAUSE = re.compile(r"^\s*(?:[\w.]+\.)?(\w*(?:Error|Exception|Failed|Loss|Cluster|Columns|Over|Spark)): (.+)$", re.M)
+_CAUSE_IN_JAVA = re.compile(r"^(?:Caused by|): (?:[\w.]+\.)?([\w$]+): (.+)$", re.M)
 _CAUSE_CHARS = 600
 
 BatchWriter = Callable[["DataFrame", int], "int | None"]
@@ -96,6 +97,9 @@ class Gate:
 
 def line_of_spark(error: BaseException) -> str | None:
     """The line that counts of an error of Spark's own, such as one in an expression of the user's; None for others."""
+    py4j = sys.modules.get("py4j.protocol")
+    if py4j is not None and isinstance(error, py4j.Py4JJavaError):
+        return cause_of(str(error))
     errors = sys.modules.get("pyspark.errors")
     if errors is None or not isinstance(error, errors.PySparkException):
         return None
@@ -374,6 +378,9 @@ def cause_of(text: str) -> str:
     """The sentence that says why, in what Spark says of a query that failed (pages of Java's and Python's stacks)."""
     python = text.split("Traceback (most recent call last)")[-1]
     found = _CAUSE.findall(python)
+    if not found or found[-1][0] == "Py4JJavaError":
+        # An error of Java's that Python passes on says only where the call was.
+        found = _CAUSE_IN_JAVA.findall(text) or found
     kind, sentence = found[-1] if found else ("", text.strip().partition("\n")[0])
     return f"{sentence[:_CAUSE_CHARS]} ({kind})" if kind else sentence[:_CAUSE_CHARS]
 

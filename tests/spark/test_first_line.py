@@ -34,7 +34,7 @@ def test_the_line_that_counts_is_the_last_error_of_ours() -> None:
 
 
 def test_a_mistake_that_we_find_by_an_error_of_pythons_own_counts_too() -> None:
-    text = """[PYTHON_DATA_SOURCE_ERROR] Failed to initialize Python data source writer: Traceback (most recent call last):
+    text = """[PYTHON_DATA_SOURCE_ERROR] Failed to initialize the data source writer: Traceback (most recent call last):
   File "/site-packages/headrace/spark/sink.py", line 55, in __init__
     raise ValueError("a topic cannot be overwritten: use mode('append')")
 ValueError: a topic cannot be overwritten: use mode('append')

@@ -79,7 +79,8 @@ class Invariants:
         if self._is_new:
             self._image_offset = image.offset
             self._check_image(image)
-        for broker in alive:
+        # Also machines whose number another has been given: nobody else may lead in an epoch of theirs.
+        for broker in self._cluster.processes:
             for partition in broker.replicas.partitions.values():
                 if (self._is_new or not self._is_unchanged(partition)) and not partition.is_offline:
                     self._check_replica(image, broker, partition)

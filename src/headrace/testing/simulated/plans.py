@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from headrace.testing.simulated.faults import Trouble
+from headrace.testing.simulated.owners import OWNERS
 from headrace.testing.simulated.scenarios import OFFSETS, SCENARIOS, TRANSACTIONS, steps_of
 from headrace.testing.simulated.variants import DEAD_LETTERS, FORMER, VARIANTS
 
@@ -84,6 +85,9 @@ _CLOCKS = 0.2
 _CLOCKS_MS = (500, 5_000)
 _WRONG_CLOCKS_MS = (500, 5_000, 1_200_000)
 CLOCK_STEP = "client clock step"
+#: So many have faults in which it is hard to know who is who, one or two (`owners`).
+_OWNERS = 0.2
+_OWNERS_LAST_S = (1.0, 4.0, 8.0)
 #: Clients that a course is about which concerns a coordinator.
 _OF_COORDINATORS = {OFFSETS: ("offsets", "group"), TRANSACTIONS: ("transactions",)}
 
@@ -180,7 +184,8 @@ def plan_for(
     plan = with_client_pause(plan) if hangs else plan
     plan = with_more_partitions(plan) if random.Random(f"partitions {seed}").random() < _GROWING else plan
     plan = with_other_configs(plan) if random.Random(f"configured {seed}").random() < _CONFIGURING else plan
-    return with_other_clocks(plan) if random.Random(f"clocks {seed}").random() < _CLOCKS else plan
+    plan = with_other_clocks(plan) if random.Random(f"clocks {seed}").random() < _CLOCKS else plan
+    return with_owners(plan) if random.Random(f"owners {seed}").random() < _OWNERS else plan
 
 
 def _with_room_to_move(plan: Plan) -> Plan:
@@ -233,6 +238,19 @@ def with_other_clocks(plan: Plan) -> Plan:
         for _ in range(rng.choice((0, 1, 3)))
     ]
     return _with(plan, *(Trouble(at_s, 0.0, CLOCK_STEP, "", "", level) for at_s, level in steps))
+
+
+def with_owners(plan: Plan, *, only: Sequence[str] = ()) -> Plan:
+    """It is hard to know who is who: see `owners`. Some last longer than a session does."""
+    rng = random.Random(f"which owners {plan.seed}")
+    made = []
+    for _ in range(rng.choice((1, 1, 2))):
+        at_s = round(rng.uniform(0.05, 0.9) * plan.duration_s, 3)
+        for_s = round(rng.choice(_OWNERS_LAST_S) * rng.uniform(0.7, 1.3) * plan.pace, 3)
+        kind, who, level = rng.choice(tuple(only or OWNERS)), rng.choice(_WHO), min(0.999, round(rng.random(), 3))
+        topic = rng.choice(plan.topics)
+        made.append(Trouble(at_s, for_s, kind, who, "", level, topic=topic))
+    return _with(plan, *made)
 
 
 def _with(plan: Plan, *troubles: Trouble) -> Plan:

@@ -17,6 +17,7 @@ from headrace.testing.simulated.cluster import SimulatedBroker, SimulatedCluster
 from headrace.testing.simulated.faults import Trouble
 from headrace.testing.simulated.history import History
 from headrace.testing.simulated.metadata_prefix import stored_image
+from headrace.testing.simulated.owners import OWNERS
 from headrace.testing.simulated.plans import CLOCK_STEP, CONFIGURED, MORE_PARTITIONS, Plan
 from headrace.testing.simulated.timeline import CLUSTER, STORE, Timeline
 from headrace.testing.simulated.topic_configs import PASSING, change_of
@@ -165,7 +166,7 @@ class Troubles:
 
     # --- brokers
 
-    def _take(self, trouble: Trouble) -> SimulatedBroker | None:
+    def take(self, trouble: Trouble) -> SimulatedBroker | None:
         """The broker, unless another fault has it, or it is not up."""
         broker = self.cluster.brokers[self._node(trouble)]
         if broker.node_id in self.taken or broker.broker is None:
@@ -173,7 +174,7 @@ class Troubles:
         self.taken.add(broker.node_id)
         return broker
 
-    async def _bring_back(self, broker: SimulatedBroker) -> None:
+    async def bring_back(self, broker: SimulatedBroker) -> None:
         """Start it again, as whoever runs it would, until it serves."""
         while broker.broker is None:
             try:
@@ -184,23 +185,23 @@ class Troubles:
         self.timeline.add(broker.name, "fault", "serves again")
         self.taken.discard(broker.node_id)
 
-    def _may_end(self) -> bool:
+    def may_end(self) -> bool:
         """Whether a broker may end uncleanly. Nobody can tell afterwards whether its machine had lost its power, so
         while one that did is not in sync, records may be lost that are on all others."""
         self._forget_synced()
         return not self.unpowered
 
     async def kill(self, trouble: Trouble) -> None:
-        if not self._may_end():
+        if not self.may_end():
             await self.pause(trouble)
             return
-        broker = self._take(trouble)
+        broker = self.take(trouble)
         if broker is not None:
             self.unclean.add(broker.node_id)
             with self.timeline.span(broker.name, "killed"):
                 broker.kill()
                 await asyncio.sleep(trouble.for_s)
-            await self._bring_back(broker)
+            await self.bring_back(broker)
 
     async def power(self, trouble: Trouble) -> None:
         self._forget_synced()
@@ -208,14 +209,14 @@ class Troubles:
         if self.plan.min_isr < 2 or self.unclean:
             await self.kill(trouble)
             return
-        broker = self._take(trouble)
+        broker = self.take(trouble)
         if broker is not None:
             self.unclean.add(broker.node_id)
             self.unpowered.add(broker.node_id)
             with self.timeline.span(broker.name, "power lost"):
                 broker.lose_power(CrashModel.HARSH if trouble.level < 0.5 else CrashModel.ORDERED)
                 await asyncio.sleep(trouble.for_s)
-            await self._bring_back(broker)
+            await self.bring_back(broker)
 
     def _forget_synced(self) -> None:
         """A broker that is in sync everywhere, and known to be there, has all that was ever acknowledged."""
@@ -234,15 +235,15 @@ class Troubles:
                 self.unpowered.discard(node_id)
 
     async def stop(self, trouble: Trouble) -> None:
-        broker = self._take(trouble)
+        broker = self.take(trouble)
         if broker is not None:
             with self.timeline.span(broker.name, "stopped"):
                 await broker.stop()
                 await asyncio.sleep(trouble.for_s)
-            await self._bring_back(broker)
+            await self.bring_back(broker)
 
     async def pause(self, trouble: Trouble) -> None:
-        broker = self._take(trouble)
+        broker = self.take(trouble)
         if broker is not None:
             with self.timeline.span(broker.name, "paused"):
                 broker.host.pause()
@@ -264,7 +265,7 @@ class Troubles:
 
     async def disk_error(self, trouble: Trouble) -> None:
         """A directory whose disk fails stays offline until its broker is started again."""
-        broker = self._take(trouble) if self._may_end() else None
+        broker = self.take(trouble) if self.may_end() else None
         if broker is None:
             return
         self.unclean.add(broker.node_id)
@@ -274,10 +275,10 @@ class Troubles:
             await asyncio.sleep(trouble.for_s)
         fault.times = 0
         broker.kill()
-        await self._bring_back(broker)
+        await self.bring_back(broker)
 
     async def disk_full(self, trouble: Trouble) -> None:
-        broker = self._take(trouble) if self._may_end() else None
+        broker = self.take(trouble) if self.may_end() else None
         if broker is None:
             return
         self.unclean.add(broker.node_id)
@@ -286,25 +287,32 @@ class Troubles:
             await asyncio.sleep(trouble.for_s)
             self.cluster.empty_disk(broker.node_id)
         broker.kill()
-        await self._bring_back(broker)
+        await self.bring_back(broker)
 
     async def disk_lost(self, trouble: Trouble) -> None:
         """Its machine is given an empty disk. Others have to have what was on it."""
-        self._forget_synced()
-        broker = self._take(trouble) if self.plan.min_isr > 1 and not self.unclean else None
+        broker = self.take_to_empty(trouble)
         if broker is None:
             return
-        if not self._is_elsewhere(broker.node_id):
-            self.taken.discard(broker.node_id)
-            return
-        self.unclean.add(broker.node_id)
-        self.unpowered.add(broker.node_id)
-        self.emptied.add(broker.node_id)
         with self.timeline.span(broker.name, "disk lost"):
             broker.kill()
             broker.host.disk.rmtree(DATA)
             await asyncio.sleep(trouble.for_s)
-        await self._bring_back(broker)
+        await self.bring_back(broker)
+
+    def take_to_empty(self, trouble: Trouble) -> SimulatedBroker | None:
+        """The broker, if it may go on with an empty disk."""
+        self._forget_synced()
+        broker = self.take(trouble) if self.plan.min_isr > 1 and not self.unclean else None
+        if broker is None:
+            return None
+        if not self._is_elsewhere(broker.node_id):
+            self.taken.discard(broker.node_id)
+            return None
+        self.unclean.add(broker.node_id)
+        self.unpowered.add(broker.node_id)
+        self.emptied.add(broker.node_id)
+        return broker
 
     def _is_elsewhere(self, node_id: int) -> bool:
         """Whether all that is committed of every partition is on other machines: in sync, or eligible to lead."""
@@ -590,4 +598,5 @@ _DO: dict[str, Callable[[Troubles, Trouble], Awaitable[None]]] = {
     CONFIGURED: Troubles.configured,
     CLOCK_STEP: Troubles.client_clock_step,
     "topic made again": Troubles.topic_made_again,
+    **OWNERS,
 }

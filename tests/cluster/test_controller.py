@@ -10,7 +10,7 @@ import pytest
 
 from headrace.cluster.broker_config import BrokerConfig
 from headrace.cluster.brokers import LED_FIRST_FROM, PRODUCER_ID_BLOCK_SIZE, Registration
-from headrace.cluster.features import ELIGIBLE_LEADER_REPLICAS_VERSION, GROUP_VERSION
+from headrace.cluster.features import ELIGIBLE_LEADER_REPLICAS_VERSION, SUPPORTED_FEATURES
 from headrace.cluster.image import Endpoint, Image
 from headrace.cluster.records import (
     DIRECTORY_LOST,
@@ -244,6 +244,20 @@ def test_the_last_in_sync_replica_stays_eligible_and_only_it_may_lead_again() ->
     assert cluster.image.topics["t"].partitions[0].leader == NO_LEADER
     cluster.decide(cluster.controller.unfence_broker(cluster.image, 2))
     assert cluster.image.topics["t"].partitions[0].leader == 2
+
+
+def test_eligible_replicas_are_not_forgotten_while_a_partition_waits_for_them() -> None:
+    cluster = three_brokers()
+    create(cluster, "t", [[1, 2]])
+    for node_id in (1, 2):
+        cluster.decide(cluster.controller.fence_broker(cluster.image, node_id))
+    safe, unsafe = 2, 3
+    assert set_level(cluster, ELIGIBLE_LEADER_REPLICAS_VERSION, 0, safe) == ErrorCode.INVALID_UPDATE_VERSION
+    cluster.decide(cluster.controller.unfence_broker(cluster.image, 2))
+    assert set_level(cluster, ELIGIBLE_LEADER_REPLICAS_VERSION, 0, safe) == ErrorCode.NONE
+    assert set_level(cluster, ELIGIBLE_LEADER_REPLICAS_VERSION, 1, 1) == ErrorCode.NONE
+    cluster.decide(cluster.controller.fence_broker(cluster.image, 2))
+    assert set_level(cluster, ELIGIBLE_LEADER_REPLICAS_VERSION, 0, unsafe) == ErrorCode.NONE
 
 
 def test_an_unclean_election_needs_to_be_allowed_and_is_marked() -> None:
@@ -534,7 +548,7 @@ def test_a_broker_that_does_not_support_what_is_in_effect_is_not_let_in() -> Non
 
 def test_no_level_is_above_what_a_registered_broker_supports_also_one_that_is_down() -> None:
     cluster = OneBroker()
-    levels = {"metadata.version": 20, "transaction.version": 1, ELIGIBLE_LEADER_REPLICAS_VERSION: 0, GROUP_VERSION: 0}
+    levels = dict.fromkeys(SUPPORTED_FEATURES, 0) | {"metadata.version": 20, "transaction.version": 1}
     for feature, level in levels.items():
         assert set_level(cluster, feature, level, 3) == ErrorCode.NONE
     older = Registration(2, b"2" * 16, [Endpoint(LISTENER, "127.0.0.1", 9002, 0)], features=OLDER)

@@ -98,6 +98,15 @@ def update_features(image: Image, request: UpdateFeaturesRequest) -> Decision[Up
     return Decision(response, [] if request.validate_only else records)
 
 
+def _waiting_for_eligible(image: Image) -> str | None:
+    """A partition that only its eligible replicas can lead."""
+    for topic in image.topics.values():
+        for index, partition in enumerate(topic.partitions):
+            if partition.eligible and not partition.isr:
+                return f"{topic.name}-{index}"
+    return None
+
+
 def _problem(image: Image, update: FeatureUpdateKey) -> ApiError | None:
     name, level = update.feature, update.max_version_level
     known = SUPPORTED_FEATURES.get(name)
@@ -114,6 +123,16 @@ def _problem(image: Image, update: FeatureUpdateKey) -> ApiError | None:
         why = f"it is {now}, and lower only goes with an upgrade type of downgrade"
     elif level > now and upgrade_type != _UPGRADE:
         why = f"it is {now}, so that is no downgrade"
+    elif (
+        level < now
+        and name == ELIGIBLE_LEADER_REPLICAS_VERSION
+        and upgrade_type == _SAFE_DOWNGRADE
+        and (waiting := _waiting_for_eligible(image))
+    ):
+        why = (
+            f"{waiting} has nobody in sync, and would forget which replicas may lead it: wait until they are back, or "
+            "make it an unsafe downgrade"
+        )
     elif level < now and name == METADATA_VERSION and upgrade_type == _SAFE_DOWNGRADE:
         why = f"it is {now}, and records in the metadata log might be lost by that"
     elif level != now:

@@ -68,6 +68,8 @@ class MetadataFetcher:
         data = _partition_of(answer)
         if data.error_code:
             if data.error_code == ErrorCode.STALE_BROKER_EPOCH:
+                # Another life has this number, perhaps, and what this one led: what the controller said before is over.
+                self._broker.metadata.follower.heard_at = float("-inf")
                 self._membership.beat_now()
             raise error_for(data.error_code, f"Broker {seat.member.node_id} gives no metadata from {offset} on.")
         if data.current_leader.leader_epoch != seat.epoch:

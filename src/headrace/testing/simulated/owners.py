@@ -15,6 +15,8 @@ from headrace.client.admin.types import ConfigResource, FeatureUpdate, ResourceT
 from headrace.errors import HeadraceError
 from headrace.runtime.simulated import WorkModel
 from headrace.testing.simulated.faults import Trouble
+from headrace.testing.simulated.history import BrokenError
+from headrace.testing.simulated.metadata_prefix import stored_image
 from headrace.testing.simulated.timeline import CLUSTER, STORE
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ _QUICK: Final = WorkModel()
 _POOLS: Final = (("writer-", "sync-"), ("headrace-",), ("writer-", "sync-", "headrace-"))
 _FLAPS_S: Final = (0.1, 0.3, 1.5)
 _LOOK_S: Final = 0.05
+_EXPIRES_S: Final = 20.0
 _ENDS_S: Final = 60.0
 _OPERATOR: Final = "operator"
 _OPERATOR_S: Final = 10.0
@@ -113,23 +116,32 @@ async def number_taken(troubles: Troubles, trouble: Trouble) -> None:
             old.host.pause()
         else:
             old.host.suspend()
-        while old.has_session and old.broker is not None:
+        until = loop.time() + _EXPIRES_S
+        while old.has_session and loop.time() < until:
             await asyncio.sleep(_LOOK_S)
-        new = cluster.replace(old.node_id)
-        await troubles.bring_back(new)
-        await asyncio.sleep(trouble.for_s)
+        # Another fault may have let it reach the store again.
+        is_taken_for_dead = not old.has_session
+        if is_taken_for_dead:
+            await troubles.bring_back(cluster.replace(old.node_id))
+            await asyncio.sleep(trouble.for_s)
     old.reaches_store = True
     old.host.resume()
+    if not is_taken_for_dead:
+        troubles.taken.discard(old.node_id)
+        return
     until = loop.time() + _ENDS_S
     while old.broker is not None:
         if loop.time() > until:
-            raise TimeoutError(f"{old.name} lives on for {_ENDS_S:g} s, though another machine has its number")
+            raise BrokenError(f"{old.name} lives on for {_ENDS_S:g} s, though another machine has its number")
         await asyncio.sleep(_LOOK_S)
 
 
-async def minimum_of_a_broker(troubles: Troubles, trouble: Trouble) -> None:
+async def levels_changed(troubles: Troubles, trouble: Trouble) -> None:
     """An operator lets eligible replicas count or not; and sets a minimum of the cluster anew, to what it was."""
     number = 1 if trouble.level < 0.5 else 0
+    topics = stored_image(troubles.cluster.store).topics.values()
+    if any(state.eligible for topic in topics for state in topic.partitions):
+        return  # a disk that is lost meanwhile may be the last that has what those had
     kind = UpgradeType.UPGRADE if number else UpgradeType.SAFE_DOWNGRADE
     troubles.timeline.add(CLUSTER, "fault", f"{_ELIGIBLE} is to be {number}")
     troubles.timeline.saw("fault: levels changed")
@@ -149,5 +161,5 @@ OWNERS: Final[dict[str, Callable[[Troubles, Trouble], Awaitable[None]]]] = {
     "store flaps": store_flaps,
     "store refuses": store_refuses,
     NUMBER_TAKEN: number_taken,
-    "levels changed": minimum_of_a_broker,
+    "levels changed": levels_changed,
 }

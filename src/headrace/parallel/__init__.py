@@ -1,4 +1,4 @@
-"""Consuming in parallel: four models, three orders, retries and dead letters, over any Kafka."""
+"""Consuming in parallel: five models, three orders, retries and dead letters, over any Kafka."""
 
 from headrace.parallel.api import ParallelConsumer, run
 from headrace.parallel.errors import (
@@ -15,7 +15,7 @@ from headrace.parallel.errors import (
 )
 from headrace.parallel.handling import Kind
 from headrace.parallel.metrics import Counters, PartitionState, Snapshot
-from headrace.parallel.options import Consumers, Exhausted, Limits, Model, Order, Pool, Ranges, Retry, Window
+from headrace.parallel.options import Consumers, Exhausted, Limits, Model, Order, Pool, Ranges, Retry, Share, Window
 
 # The names that these had before, for programs that use them.
 BatchFailed = BatchFailedError
@@ -51,6 +51,7 @@ __all__ = [
     "RetriesExhaustedError",
     "Retry",
     "RetryLater",
+    "Share",
     "Snapshot",
     "TooManyHangingHandlers",
     "TooManyHangingHandlersError",

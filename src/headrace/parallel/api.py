@@ -1,4 +1,4 @@
-"""`run` and `ParallelConsumer`: one interface over the four models."""
+"""`run` and `ParallelConsumer`: one interface over the five models."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from headrace.client.consumer.config import CONSUMER_CONFIGS
 from headrace.client.consumer.keywords import ConsumerKeywords
 from headrace.client.other_names import SAME, equivalent
 from headrace.client.producer.blocking import Producer
+from headrace.client.share.config import NOT_FOR_SHARES, SHARE_CONSUMER_CONFIGS
 from headrace.config import ConfigError
 from headrace.parallel.core import ParallelCore
 from headrace.parallel.engine import Engine, EngineSettings
@@ -27,9 +28,10 @@ from headrace.parallel.errors import ParallelError
 from headrace.parallel.handling import DESERIALIZERS, Handling, Kind, kind_of
 from headrace.parallel.member import Member
 from headrace.parallel.metrics import Snapshot, combine
-from headrace.parallel.options import Consumers, CoreSettings, Limits, Model, Order, Pool, Ranges, Retry, Window
+from headrace.parallel.options import Consumers, CoreSettings, Limits, Model, Order, Pool, Ranges, Retry, Share, Window
 from headrace.parallel.processes import Processes
 from headrace.parallel.ranges import RangeEngine, RangeReaders
+from headrace.parallel.sharing import ShareEngine
 from headrace.parallel.transactions import Transactions
 from headrace.parallel.workers import Coroutines, HandlerWorkers, Threads
 from headrace.runtime import Clock
@@ -50,6 +52,8 @@ _HEARTBEAT_MS = 500
 """Of a consumer per thread or process: members learn with a heartbeat that the group rebalances, and with many of them
 the first assignments take two rebalances. At Kafka's 3 s, partitions would lie idle for up to 6 s."""
 _TRANSACTIONAL_DEFAULTS = {"isolation.level": "read_committed"}
+_SHARE_WAIT_MS = 100
+"""What is said of records goes along with fetches, each of which waits no longer than this for records."""
 _TRANSACTION_TIMEOUT = {"transaction.timeout.ms": 10_000}
 """A transaction takes milliseconds; whoever takes over the partitions of a killed member waits for this."""
 
@@ -88,6 +92,18 @@ class ParallelPlan:
         if instance is not None and isinstance(self.model, Consumers) and self.workers > 1:
             own["group.instance.id"] = f"{instance}-{number}"
         return own
+
+    def share_config(self) -> dict[str, Any]:
+        """For a member of a share group: no more records than there are workers, each acknowledged by itself."""
+        own = {name: value for name, value in self.config.items() if name in SHARE_CONSUMER_CONFIGS}
+        own = {name: value for name, value in own.items() if name not in DESERIALIZERS}
+        return {
+            "fetch.max.wait.ms": _SHARE_WAIT_MS,
+            **own,
+            "share.acknowledgement.mode": "explicit",
+            "share.acquire.mode": "record_limit",
+            "max.poll.records": self.workers,
+        }
 
     def transactions(self, number: int, clock: Clock) -> Transactions | None:
         """The transactional producer of one member, by the name of the group and of the member.
@@ -146,7 +162,7 @@ class ParallelConsumer:
             topics: The names of the topics, or one name.
             group: The consumer group: it shares the partitions out, and has the offsets.
             config: Settings of the consumer, by Kafka's names: `bootstrap.servers`, `auto.offset.reset` …
-            model: `Pool()`, `Window(…)`, `Consumers(…)` or `Ranges(…)`; None is `Pool()`.
+            model: `Pool()`, `Window(…)`, `Consumers(…)`, `Ranges(…)` or `Share()`; None is `Pool()`.
             order: `"key"`, `"partition"` or `"none"`: which records wait for one another.
             on: `"threads"`, `"async"` or `"processes"`; None goes by how the handler is written.
             workers: How many handlers run at once; with `Consumers()` how many members join the group.
@@ -201,7 +217,7 @@ class ParallelConsumer:
     def _set_up(self, clock: Clock) -> None:
         self._clock = clock
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._engines: list[Engine] = []
+        self._engines: list[Engine | ShareEngine] = []
         self._threads: list[threading.Thread] = []
         self._producer: Producer | None = None
         self._processes: Any = None
@@ -322,8 +338,22 @@ class ParallelConsumer:
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
-    def _make_engine(self, number: int) -> Engine:
+    def _make_engine(self, number: int) -> Engine | ShareEngine:
         plan = self.plan
+        if isinstance(plan.model, Share):
+            return ShareEngine(
+                list(plan.topics),
+                plan.share_config(),
+                plan.handling(),
+                plan.kind,
+                plan.model,
+                plan.retry,
+                plan.workers,
+                self._producer,
+                plan.times.drain_s,
+                self._clock,
+                self._loop,
+            )
         settings = plan.core_settings()
         is_own = isinstance(plan.model, Consumers)
         count = 1 if is_own else plan.workers
@@ -348,7 +378,7 @@ class ParallelConsumer:
             workers = Threads(member, handling, count, plan.limits.hanging)
         return Engine(member, topics, config, plan.times, workers, handling, transactions)
 
-    def _run_engine(self, engine: Engine) -> None:
+    def _run_engine(self, engine: Engine | ShareEngine) -> None:
         error: BaseException | None = None
         try:
             engine.run()
@@ -413,7 +443,7 @@ def run(*args: Any, **options: Any) -> None:
 def _group_defaults(model: Model | None, given: Mapping[str, Any]) -> dict[str, Any]:
     """How members of a classic group share partitions, and how often they give a sign of life. Who chooses the
     session's length chooses that too; in a group of the consumer protocol the coordinator decides both."""
-    if str(given.get("group.protocol", "")).lower() == "consumer":
+    if isinstance(model, Share) or str(given.get("group.protocol", "")).lower() == "consumer":
         return {}
     is_ours = isinstance(model, Consumers) and "session.timeout.ms" not in given
     return _DEFAULTS | ({"heartbeat.interval.ms": _HEARTBEAT_MS} if is_ours else {})
@@ -446,7 +476,7 @@ def _kinds_of_values(plan: ParallelPlan) -> dict[str, str]:
     problems: dict[str, str] = {}
     handler: Any = plan.handler
     given_values: tuple[tuple[str, Any, tuple[type, ...]], ...] = (
-        ("model", plan.model, (Consumers, Ranges, Pool, Window)),
+        ("model", plan.model, (Consumers, Ranges, Share, Pool, Window)),
         ("retry", plan.retry, (Retry,)),
         ("limits", plan.limits, (Limits,)),
     )
@@ -500,6 +530,8 @@ def _check(plan: ParallelPlan, given: Mapping[str, Any]) -> None:
         problems["batch"] = f"in the window model a batch is a slot: batch is {plan.model.slot}, as slot, or None"
     if isinstance(plan.model, Consumers) and plan.kind is Kind.PROCESSES and not plan.model.processes:
         problems["on"] = "for a consumer per process take model=Consumers(processes=True)"
+    if isinstance(plan.model, Share):
+        problems.update(_problems_of_sharing(plan, given))
     if plan.transactional:
         if plan.retry.topic is None and plan.retry.dead_letters is None:
             problems["transactional"] = (
@@ -513,6 +545,21 @@ def _check(plan: ParallelPlan, given: Mapping[str, Any]) -> None:
             )
     if problems:
         raise ConfigError(problems)
+
+
+def _problems_of_sharing(plan: ParallelPlan, given: Mapping[str, Any]) -> dict[str, str]:
+    problems = {name: f"{name} is not for share groups: {why}" for name, why in NOT_FOR_SHARES.items() if name in given}
+    if plan.order is Order.PARTITION:
+        problems["order"] = "a share group has no order: each record is handed out by itself. Take order='none'"
+    if plan.kind is Kind.PROCESSES:
+        problems["on"] = "the share model runs handlers on threads or on an event loop"
+    if plan.batch is not None:
+        problems["batch"] = "the share model hands out records one by one: leave batch out"
+    if plan.retry.topic is not None:
+        problems["retry"] = "a share group delivers what failed again by itself: leave Retry.topic out"
+    if plan.transactional:
+        problems["transactional"] = "what a share group has finished is no offset that a transaction could commit"
+    return problems
 
 
 def _producer_config(given: Mapping[str, Any], extra: Mapping[str, Any] | None) -> dict[str, Any]:

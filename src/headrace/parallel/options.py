@@ -175,7 +175,20 @@ class Window:
         _check_stall("Window", self.stall_s)
 
 
-Model: TypeAlias = Consumers | Ranges | Pool | Window
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A work queue, on a share group (Apache Kafka 4.2 and later): more workers than partitions, and no order. Each
+    record is locked for its worker, and acknowledged by itself; one that fails is given back, and delivered again."""
+
+    backoff_s: float = 0.0
+    """How long a record that failed is kept before it is given back."""
+
+    def __post_init__(self) -> None:
+        if not is_delay(self.backoff_s) or self.backoff_s < 0:
+            raise ConfigError({"backoff_s": f"Share.backoff_s is 0 or more seconds, not {self.backoff_s!r}"})
+
+
+Model: TypeAlias = Consumers | Ranges | Pool | Window | Share
 
 
 def _check(

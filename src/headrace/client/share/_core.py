@@ -105,15 +105,15 @@ class ShareCore:
     def subscribe(self, topics: Collection[str]) -> None:
         self.membership.subscribe(topics)
 
-    def begin_poll(self) -> None:
-        """Somebody waits for records; those that were handed out before are finished, or have to be."""
+    def begin_poll(self, *, keeps: bool = False) -> None:
+        """Somebody waits for records; those that were handed out before are finished, or have to be, unless `keeps`."""
         if self.settings.is_explicit:
-            if self._handed_out:
+            if self._handed_out and not keeps:
                 topic, partition, offset = next(iter(self._handed_out))
                 raise IllegalStateError(
                     f"{len(self._handed_out)} records of the last poll were not acknowledged, the first of them "
                     f"{topic}-{partition} at {offset}: with share.acknowledgement.mode=explicit say of each what "
-                    "became of it, by acknowledge(), before the next poll"
+                    "became of it, by acknowledge(), before the next poll, or poll(keep=True)"
                 )
         else:
             self.accept_all()

@@ -58,10 +58,14 @@ class ShareConsumer(ShareConsumerBase, Generic[K, V]):
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
-    def poll(self, timeout: float = 1.0) -> list[ShareRecord[K, V]]:
-        """Records for this consumer: at once if there are some, else what comes within the time-out; perhaps none."""
+    def poll(self, timeout: float = 1.0, *, keep: bool = False) -> list[ShareRecord[K, V]]:
+        """Records for this consumer: at once if there are some, else what comes within the time-out; perhaps none.
+
+        `keep` is for whoever hands records on, with explicit acknowledgement: those of earlier polls stay this
+        consumer's as long as their locks last.
+        """
         with self._exclusive() as core:
-            core.begin_poll()
+            core.begin_poll(keeps=keep)
             return self._wait_for(core, core.take, timeout) or []
 
     def __iter__(self) -> Iterator[ShareRecord[K, V]]:

@@ -44,7 +44,7 @@ SHARE_CONSUMER_CONFIGS = ConfigDefinition(
 _EXTRA = ("key.deserializer.", "value.deserializer.", "deserializer.", *SCHEMA_SETTINGS)
 
 # What a share group has no use for; as Java's share consumer, we refuse it rather than let it have no effect.
-_NOT_HERE = {
+NOT_FOR_SHARES = {
     "auto.offset.reset": "the group's config share.auto.offset.reset says where it begins",
     "enable.auto.commit": "share groups have no offsets of members to commit",
     "group.instance.id": "share groups have no static members",
@@ -76,7 +76,9 @@ class ShareSettings:
 
 
 def read_share_config(given: Mapping[str, Any]) -> dict[str, Any]:
-    problems = {name: f"{name} is not for share consumers: {why}" for name, why in _NOT_HERE.items() if name in given}
+    problems = {
+        name: f"{name} is not for share consumers: {why}" for name, why in NOT_FOR_SHARES.items() if name in given
+    }
     if problems:
         raise ConfigError(problems)
     values = read_config(SHARE_CONSUMER_CONFIGS, given, extra=_EXTRA)

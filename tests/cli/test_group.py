@@ -104,8 +104,8 @@ def offset(headrace: Command, group: str) -> int | None:
 
 def test_list(headrace: Command, group: str) -> None:
     result = headrace("group", "list")
-    assert result.lines[0].split() == ["GROUP", "STATE", "MEMBERS", "LAG", "ASSIGNOR", "COORDINATOR"]
-    assert [group, "Empty", "0", "6", "-", "1"] in [line.split() for line in result.lines]
+    assert result.lines[0].split() == ["GROUP", "TYPE", "STATE", "MEMBERS", "LAG", "ASSIGNOR", "COORDINATOR"]
+    assert [group, "classic", "Empty", "0", "6", "-", "1"] in [line.split() for line in result.lines]
     assert group not in headrace("group", "list", "--state", "Stable").out
     assert group in [row["group"] for row in headrace("group", "list", "--json").json()]
 

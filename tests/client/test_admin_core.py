@@ -32,6 +32,7 @@ from headrace.errors import (
     TopicAlreadyExistsError,
     UnacceptableCredentialError,
     UnknownTopicOrPartitionError,
+    UnsupportedVersionError,
 )
 from headrace.net.connection import Call
 from headrace.protocol.messages.create_topics import CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse
@@ -114,7 +115,9 @@ class Driver:
     def submit(self, node_id: int | None, request: Any, *_: Any, version_max: int | None, **__: Any) -> Call:
         self.asked.append(Ask(node_id, request, version_max))
         call = Call(request, node_id, 0.0, 0.0)
-        answer = self.answers[call.name](request, node_id)
+        # A broker of before there were such groups.
+        is_newer = call.name in ("ConsumerGroupDescribe", "ShareGroupDescribe", "StreamsGroupDescribe")
+        answer = UnsupportedVersionError() if is_newer else self.answers[call.name](request, node_id)
         is_error = isinstance(answer, HeadraceError)
         call.finish(None if is_error else answer, answer if is_error else None)
         return call

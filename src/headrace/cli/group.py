@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headrace.cli import group_history
+from headrace.cli import group_history, group_migrate
 from headrace.cli.completing import groups_there, of, topics_there
 from headrace.cli.options import Json, Target, Yes, targeted
 from headrace.cli.output import (
@@ -38,6 +38,7 @@ from headrace.words import plural, visible
 
 app = typer.Typer(no_args_is_help=True)
 app.command("history")(group_history.history)
+app.command("migrate")(group_migrate.migrate)
 app.command("what-if")(group_history.what_if_command)
 
 Groups = Annotated[list[str], typer.Argument(metavar="GROUP", autocompletion=groups_there)]
@@ -72,7 +73,7 @@ def list_(
             {
                 "group": group.group_id,
                 "state": group.state or detail.get("state"),
-                "type": group.type,
+                "type": group.type or detail.get("type"),
                 "members": len(detail["members"]) if detail else None,
                 "lag": detail["lag"] if is_behind_known else None,
                 "assignor": detail.get("assignor"),
@@ -82,6 +83,7 @@ def list_(
     rows.sort(key=lambda row: -1 if row["lag"] is None else row["lag"], reverse=True)
     columns = [
         Column("group", "GROUP"),
+        Column("type", "TYPE"),
         Column("state", "STATE", style=_state_style),
         Column("members", "MEMBERS"),
         Column("lag", "LAG", count, _lag_style),
@@ -201,6 +203,9 @@ def _group_document(
     return {
         "group": group.group_id,
         "state": group.state,
+        "type": group.type,
+        "epoch": group.epoch,
+        "assignment_epoch": group.assignment_epoch,
         "assignor": group.partition_assignor or None,
         "coordinator": group.coordinator.id,
         "lag": sum(row["lag"] or 0 for row in partitions),
@@ -212,6 +217,12 @@ def _group_document(
                 "host": member.host.lstrip("/"),
                 "topics": list(member.topics),
                 "partitions": [str(tp) for tp in member.assignment],
+                "epoch": member.epoch,
+                "target": None if member.target is None else [str(tp) for tp in member.target],
+                "protocol": member.protocol,
+                "pattern": member.topic_pattern,
+                "tasks": list(member.tasks),
+                "standby_tasks": list(member.standby_tasks),
             }
             for member in group.members
         ],
@@ -221,11 +232,13 @@ def _group_document(
 
 def group_lines(document: dict[str, Any], change: str = "") -> list[str]:
     """One group for a person; `change` says how its lag does."""
+    kind = "" if document["type"] == "classic" else f"{document['type']} group, "
     heading = (
-        f"{styled(document['group'], '1')}  {styled(document['state'], _state_style(document['state']))}, "
+        f"{styled(document['group'], '1')}  {kind}{styled(document['state'], _state_style(document['state']))}, "
         f"{plural(len(document['members']), 'member')}, lag {count(document['lag'])}{change}"
         + (f", {visible(document['assignor'])}" if document["assignor"] else "")
         + f", coordinator {document['coordinator']}"
+        + _epochs(document)
     )
     lines = [heading]
     if document["members"]:
@@ -236,6 +249,7 @@ def group_lines(document: dict[str, Any], change: str = "") -> list[str]:
                 Column("client", "CLIENT"),
                 Column("host", "HOST"),
                 Column("count", "PARTITIONS"),
+                *_member_columns(rows),
                 Column("member", "MEMBER"),
                 *([Column("instance", "INSTANCE")] if any(row["instance"] for row in rows) else []),
             ],
@@ -246,6 +260,33 @@ def group_lines(document: dict[str, Any], change: str = "") -> list[str]:
     else:
         lines.append("nothing committed")
     return lines
+
+
+def _epochs(document: dict[str, Any]) -> str:
+    if document["epoch"] is None:
+        return ""
+    behind = document["assignment_epoch"] != document["epoch"]
+    return f", epoch {document['epoch']}" + (f" (assigned: {document['assignment_epoch']})" if behind else "")
+
+
+def _member_columns(rows: list[dict[str, Any]]) -> list[Column]:
+    """What only members of some types of groups have."""
+    columns: list[Column] = []
+    if any(row["epoch"] is not None for row in rows):
+        columns.append(Column("epoch", "EPOCH"))
+    for row in rows:
+        # What it has and is not to have, and the other way round: how far it has to go.
+        to_move = None if row["target"] is None else len({*row["target"]} ^ {*row["partitions"]})
+        row["moves"] = to_move
+        row["tasks_text"] = " ".join(row["tasks"]) or None
+        row["standby_text"] = " ".join(row["standby_tasks"]) or None
+    if any(row["moves"] for row in rows):
+        columns.append(Column("moves", "TO MOVE"))
+    if len({row["protocol"] for row in rows}) > 1:
+        columns.append(Column("protocol", "PROTOCOL"))
+    if any(row["tasks"] or row["standby_tasks"] for row in rows):
+        columns += [Column("tasks_text", "TASKS"), Column("standby_text", "STANDBY")]
+    return columns
 
 
 def offset_columns(*, with_owner: bool) -> list[Column]:

@@ -19,7 +19,7 @@ TaskIds = Mapping[str, Iterable[int]]
 """Subtopology → numbers of tasks."""
 
 
-class Task(NamedTuple):
+class StickyTask(NamedTuple):
     subtopology: str
     number: int
 
@@ -55,7 +55,7 @@ class _Process:
     """The members that run in one process, which share its disk: no task is there twice."""
 
     def __init__(self) -> None:
-        self.tasks: set[Task] = set()
+        self.tasks: set[StickyTask] = set()
         self.counts: dict[str, int] = {}
         self.count = 0
         self._by_load: _JavaHeap[str] | None = None
@@ -109,14 +109,14 @@ class _Assignment:
     ) -> None:
         self._members = members
         self._standby_replicas = standby_replicas
-        self._active = [Task(one.subtopology, n) for one in subtopologies for n in range(one.tasks)]
+        self._active = [StickyTask(one.subtopology, n) for one in subtopologies for n in range(one.tasks)]
         stateful = [one for one in subtopologies if one.is_stateful]
-        self._stateful = [Task(one.subtopology, n) for one in stateful for n in range(one.tasks)]
+        self._stateful = [StickyTask(one.subtopology, n) for one in stateful for n in range(one.tasks)]
         self._active_share = _Share(len(self._active), len(members))
         self._share = _Share(len(self._active) + len(self._stateful) * standby_replicas, len(members))
         self._processes: dict[str, _Process] = {}
-        self._had_active: dict[Task, str] = {}
-        self._had_standby: dict[Task, list[str]] = {}
+        self._had_active: dict[StickyTask, str] = {}
+        self._had_standby: dict[StickyTask, list[str]] = {}
         self._given = {member_id: AssignedTasks() for member_id in members}
         for member_id in hash_order(members):
             member = members[member_id]
@@ -142,7 +142,7 @@ class _Assignment:
             heap.add(self._processes[process_id])
         return heap
 
-    def _give(self, member_id: str, task: Task, *, is_active: bool, in_order: bool = False) -> None:
+    def _give(self, member_id: str, task: StickyTask, *, is_active: bool, in_order: bool = False) -> None:
         process = self._process_of(member_id)
         process.tasks.add(task)
         process.counts[member_id] += 1
@@ -162,14 +162,14 @@ class _Assignment:
         return self._process_of(member_id).counts[member_id] < share.each
 
     def _assign_active(self) -> None:
-        left: list[Task] = []
+        left: list[StickyTask] = []
         for task in sorted(self._active, key=_by_number):
             had = self._had_active.get(task)
             if had is not None and self._has_room(had, self._active_share):
                 self._give(had, task, is_active=True)
             else:
                 left.append(task)
-        rest: list[Task] = []
+        rest: list[StickyTask] = []
         for task in left:
             had = self._least_loaded_of(self._had_standby.get(task), task)
             if had is not None and self._has_room(had, self._active_share):
@@ -182,7 +182,7 @@ class _Assignment:
             self._give(process.add_to_least_loaded(), task, is_active=True, in_order=True)
             heap.add(process)
 
-    def _least_loaded_of(self, member_ids: list[str] | None, task: Task) -> str | None:
+    def _least_loaded_of(self, member_ids: list[str] | None, task: StickyTask) -> str | None:
         """Of those that had a task, one that does not run it already. None where the process of the first one does."""
         if not member_ids or task in self._process_of(member_ids[0]).tasks:
             return None
@@ -196,7 +196,7 @@ class _Assignment:
         return found
 
     def _assign_standby(self) -> None:
-        left: list[tuple[Task, int]] = []
+        left: list[tuple[StickyTask, int]] = []
         for task in sorted(self._stateful, key=_by_number, reverse=True):
             for copy in range(self._standby_replicas):
                 had = self._had_active.get(task)
@@ -212,7 +212,7 @@ class _Assignment:
                 if not self._give_to_least_loaded(heap, task):
                     break
 
-    def _give_to_least_loaded(self, heap: _JavaHeap[_Process], task: Task) -> bool:
+    def _give_to_least_loaded(self, heap: _JavaHeap[_Process], task: StickyTask) -> bool:
         """False: every process has it already."""
         passed: list[_Process] = []
         while heap:
@@ -229,15 +229,15 @@ class _Assignment:
         return process is not None
 
 
-def _tasks(ids: TaskIds) -> Iterable[Task]:
-    return (Task(subtopology, number) for subtopology, numbers in ids.items() for number in numbers)
+def _tasks(ids: TaskIds) -> Iterable[StickyTask]:
+    return (StickyTask(subtopology, number) for subtopology, numbers in ids.items() for number in numbers)
 
 
-def _by_number(task: Task) -> tuple[int, bytes]:
+def _by_number(task: StickyTask) -> tuple[int, bytes]:
     return task.number, utf16_key(task.subtopology)
 
 
-def _by_subtopology(task: Task) -> tuple[bytes, int]:
+def _by_subtopology(task: StickyTask) -> tuple[bytes, int]:
     return utf16_key(task.subtopology), task.number
 
 

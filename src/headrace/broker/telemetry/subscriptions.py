@@ -35,7 +35,7 @@ class ClientIdentity(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Subscription:
+class MetricsSubscription:
     metrics: tuple[str, ...]
     interval_ms: int
     match: Mapping[str, re.Pattern[str]]
@@ -58,7 +58,7 @@ class MetricsSubscriptions:
     def __init__(self, image: Callable[[], Image]) -> None:
         self._image = image
         self._read: dict[str, dict[str, str]] = {}
-        self._found: tuple[Subscription, ...] = ()
+        self._found: tuple[MetricsSubscription, ...] = ()
         self.version = 0
         """Counts their changes."""
 
@@ -86,14 +86,14 @@ class MetricsSubscriptions:
         return Wanted(number - (1 << 32) if number >> 31 else number, metrics, interval_ms)
 
 
-def _subscription(overrides: Mapping[str, str]) -> Subscription | None:
+def _subscription(overrides: Mapping[str, str]) -> MetricsSubscription | None:
     try:
         values = CLIENT_METRICS_CONFIGS.defaults() | CLIENT_METRICS_CONFIGS.parse_given(overrides)
         metrics, match, interval_ms = values[METRICS], values[MATCH], values[INTERVAL]
         assert isinstance(metrics, tuple)
         assert isinstance(match, tuple)
         assert isinstance(interval_ms, int)
-        return Subscription(tuple(metrics), interval_ms, parse_patterns(match))
+        return MetricsSubscription(tuple(metrics), interval_ms, parse_patterns(match))
     except ConfigError:
         # The controller refuses such; one that another version let in asks for nothing.
         return None

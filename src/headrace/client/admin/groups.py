@@ -1,4 +1,4 @@
-"""Consumer groups: list, describe, delete, remove members; the offsets that they committed."""
+"""Groups: list, describe, delete, remove members; the offsets that they committed."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ from headrace.client.admin.core import (
     retried,
     single,
 )
+from headrace.client.admin.newer_groups import NEWER_KINDS, NewerKind
 from headrace.client.admin.types import GroupDescription, GroupListing, MemberDescription
 from headrace.client.flows import Flow
 from headrace.client.offsets import OffsetAndMetadata
-from headrace.errors import GroupIdNotFoundError, HeadraceError
+from headrace.errors import GroupIdNotFoundError, HeadraceError, UnsupportedVersionError
 from headrace.net.node import Node
 from headrace.protocol.messages.delete_groups import DeleteGroupsRequest
 from headrace.protocol.messages.describe_groups import DescribedGroup, DescribedGroupMember, DescribeGroupsRequest
@@ -103,8 +104,35 @@ def _per_coordinator(
 
 
 def describe_groups(context: Context, groups: Iterable[str]) -> Flow[Results[str, GroupDescription]]:
-    """State, strategy and members of groups, each member with what it was assigned."""
+    """State, strategy and members of groups of any type, each member with what it was assigned."""
+    described: Results[str, GroupDescription] = yield from _describe_classic(context, groups)
+    found, errors = dict(described.ok), dict(described.errors)
+    for kind in NEWER_KINDS:
+        # To a broker that has other types, those are none of the classic protocol.
+        unknown = [name for name, error in errors.items() if isinstance(error, GroupIdNotFoundError)]
+        if not unknown:
+            break
+        newer = yield from _describe_newer(context, unknown, kind)
+        if any(isinstance(error, UnsupportedVersionError) for error in newer.errors.values()):
+            continue
+        found |= newer.ok
+        errors = {name: newer.errors.get(name, error) for name, error in errors.items() if name not in newer.ok}
+    return Results(found, errors)
 
+
+def _describe_newer(context: Context, groups: list[str], kind: NewerKind) -> Flow[Results[str, GroupDescription]]:
+    def read(response: Any, node_id: int) -> Mapping[str, GroupDescription | HeadraceError]:
+        node = context.core.node(node_id) or Node(node_id, "", 0)
+        return {
+            group.group_id: refused(group.error_code, group.error_message, f"group {group.group_id}")
+            or kind.read(group, node)
+            for group in response.groups
+        }
+
+    return (yield from _per_coordinator(context, groups, kind.request, read, "describing groups"))
+
+
+def _describe_classic(context: Context, groups: Iterable[str]) -> Flow[Results[str, GroupDescription]]:
     def read(response: Any, node_id: int) -> Mapping[str, GroupDescription | HeadraceError]:
         node = context.core.node(node_id) or Node(node_id, "", 0)
         outcome: dict[str, GroupDescription | HeadraceError] = {}

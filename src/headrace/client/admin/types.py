@@ -173,11 +173,24 @@ class MemberDescription:
     host: str
     assignment: tuple[TopicPartition, ...]
     topics: tuple[str, ...] = ()
+    epoch: int | None = None
+    """Which epoch of the group it has reached; None in a classic group."""
+    target: tuple[TopicPartition, ...] | None = None
+    """What it is to have; None where nothing says so."""
+    protocol: str | None = None
+    """Whether a member of a consumer group speaks the classic protocol or the new one (consumer)."""
+    topic_pattern: str | None = None
+    tasks: tuple[str, ...] = ()
+    """Of a Kafka Streams application: subtopology and number of each."""
+    standby_tasks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """A group; `partition_assignor` is the strategy that its members agreed on."""
+    """A group; `partition_assignor` is the strategy that its members agreed on, or the coordinator's.
+
+    `type` is classic, consumer, share or streams. All but the classic ones have an epoch, and one of the assignment.
+    """
 
     group_id: str
     state: str
@@ -185,6 +198,9 @@ class GroupDescription:
     partition_assignor: str
     members: tuple[MemberDescription, ...]
     coordinator: Node
+    type: str = "classic"
+    epoch: int | None = None
+    assignment_epoch: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

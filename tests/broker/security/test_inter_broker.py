@@ -8,6 +8,7 @@ import struct
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +19,9 @@ from tests.waiting import eventually
 from headrace import Admin, Consumer, NewTopic, Producer
 from headrace.certificates import Authority
 from headrace.config import ConfigError
-from headrace.errors import HeadraceError
+from headrace.errors import ErrorCode, HeadraceError
+from headrace.protocol.messages.create_delegation_token import CreateDelegationTokenRequest
+from headrace.protocol.messages.expire_delegation_token import ExpireDelegationTokenRequest
 from headrace.runtime.free_ports import free_ports
 from headrace.testing import EmbeddedBroker, broker
 
@@ -185,6 +188,47 @@ def test_nobody_is_a_broker_by_its_client_id_alone(tmp_path: Path) -> None:
                 )
                 assert is_one in found
                 assert is_one or found == {False}
+
+
+# --- tokens of a cluster ----------------------------------------------------------------------------------------------
+
+
+def asks(principal: str) -> Any:
+    """A request of a client that has logged in, as handlers see it."""
+    connection = SimpleNamespace(login=None)
+    return SimpleNamespace(
+        is_from_broker=False,
+        principal=principal,
+        connection=connection,
+        is_allowed=lambda *_: True,
+        may=lambda *_: False,
+    )
+
+
+def test_tokens_are_made_and_ended_at_any_broker_and_good_at_all(tmp_path: Path) -> None:
+    settings = secured(tmp_path, "PLAIN") | {"delegation.token.secret.key": "of the cluster"}
+    with running(tmp_path, settings) as brokers:
+        for number, one in brokers.brokers.items():
+            request = CreateDelegationTokenRequest(
+                owner_principal_type="User", owner_principal_name="bob", renewers=[], max_lifetime_ms=-1
+            )
+            made = one.call(lambda b, r=request: b.security.tokens.create(asks("User:alice"), r, b.metadata))
+            told = (made.error_code, made.principal_name, made.token_requester_principal_name)
+            assert told == (ErrorCode.NONE, "bob", "alice"), number
+            for other in brokers.brokers.values():
+                proof = eventually(
+                    lambda o=other, t=made.token_id: o.broker.security.tokens.look_up("SCRAM-SHA-256", t)
+                )
+                assert proof[1].principal == "User:bob"
+            for principal, error in (
+                ("User:alice", ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH),
+                ("User:bob", ErrorCode.NONE),
+            ):
+                ending = ExpireDelegationTokenRequest(hmac=made.hmac, expiry_time_period_ms=-1)
+                ended = one.call(lambda b, r=ending, p=principal: b.security.tokens.expire(asks(p), r, b.metadata))
+                assert ended.error_code == error
+            for other in brokers.brokers.values():
+                eventually(lambda o=other: not o.broker.image.tokens)
 
 
 # --- a cluster that is moved ------------------------------------------------------------------------------------------

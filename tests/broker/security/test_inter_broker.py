@@ -23,7 +23,7 @@ from headrace.errors import ErrorCode, HeadraceError
 from headrace.protocol.messages.create_delegation_token import CreateDelegationTokenRequest
 from headrace.protocol.messages.expire_delegation_token import ExpireDelegationTokenRequest
 from headrace.runtime.free_ports import free_ports
-from headrace.testing import EmbeddedBroker, broker
+from headrace.testing import EmbeddedBroker, ZooKeeperNotFoundError, ZooKeeperProcess, broker
 
 AUTHORITY = Authority()
 PASSWORD = "what brokers know"
@@ -54,7 +54,9 @@ class Brokers:
             name: value.format(plain=plain, secure=secure, extra=extra) if name.endswith("listeners") else value
             for name, value in self.settings.items()
         }
-        own |= {"node.id": str(number), "headrace.metadata.dir": str(self._directory / "metadata")}
+        own["node.id"] = str(number)
+        if "zookeeper.connect" not in own:
+            own["headrace.metadata.dir"] = str(self._directory / "metadata")
         stack = contextlib.ExitStack()
         self.brokers[number] = stack.enter_context(broker(str(self._directory / f"broker-{number}"), SETTINGS | own))
         self._running[number] = stack
@@ -139,6 +141,34 @@ def test_brokers_replicate_by_every_mechanism_over_tls(tmp_path: Path, mechanism
         for one in brokers.brokers.values():
             principals = one.call(lambda found: {c.principal for c in found.acceptor.connections if c.is_brokers})
             assert principals == {"User:CN=a broker" if mechanism == "certificate" else "User:broker"}
+
+
+@pytest.mark.slow
+@pytest.mark.java
+def test_brokers_that_log_in_at_each_other_and_at_zookeeper(tmp_path: Path) -> None:
+    try:
+        zookeeper = ZooKeeperProcess(tmp_path / "zookeeper", users={"headrace": PASSWORD})
+        zookeeper.start()
+    except ZooKeeperNotFoundError as error:
+        pytest.skip(str(error))
+    login = "org.apache.zookeeper.server.auth.DigestLoginModule"
+    settings = secured(tmp_path, "SCRAM-SHA-512") | {
+        "zookeeper.connect": zookeeper.address,
+        "headrace.zookeeper.sasl.jaas.config": f'{login} required username="headrace" password="{PASSWORD}";',
+    }
+    with zookeeper_ends(zookeeper), running(tmp_path, settings) as brokers:
+        with Admin(bootstrap_servers=plain(brokers)) as admin:
+            admin.create_topics([NewTopic("t", 1, 3)]).all()
+        with Producer(bootstrap_servers=plain(brokers), acks="all") as producer:
+            producer.send("t", b"x").result(30)
+
+
+@contextlib.contextmanager
+def zookeeper_ends(zookeeper: ZooKeeperProcess) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        zookeeper.kill()
 
 
 def test_a_broker_without_a_login_for_others_is_refused_at_start(tmp_path: Path) -> None:

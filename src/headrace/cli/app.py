@@ -29,6 +29,7 @@ COMMANDS = {
     "produce": ("produce", "Write records from standard input or a file."),
     "consume": ("consume", "Read records."),
     "group": ("group", "List, describe, reset, delete groups; remove members."),
+    "share": ("share", "List, describe, reset, delete share groups: queues of topics."),
     "parallel": ("parallel", "Run a handler over topics with many hands."),
     "deadletters": ("deadletters", "List, show, put back what could not be handled."),
     "transaction": ("transaction", "List, describe, abort transactions; find those that hang."),

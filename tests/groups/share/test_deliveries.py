@@ -10,12 +10,12 @@ from headrace.errors import ErrorCode
 from headrace.groups.share.deliveries import (
     AckBatch,
     Acquired,
-    Change,
     Deliveries,
     DeliveryLimits,
     LogBatch,
     RecordState,
     StateBatch,
+    StateChange,
 )
 
 ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
@@ -35,7 +35,7 @@ def acquire(
 
 def acknowledge(of: Deliveries, member: str, *batches: tuple[int, int, list[int]]) -> ErrorCode:
     change = of.acknowledge(member, 0, [AckBatch(*batch) for batch in batches])
-    if isinstance(change, Change):
+    if isinstance(change, StateChange):
         of.stored(change)
         return ErrorCode.NONE
     return change.error
@@ -124,7 +124,7 @@ def test_a_lock_ends_in_time_and_a_renewed_one_later() -> None:
     of = Deliveries(0)
     acquire(of, "a", (0, 1), now_ms=0)
     renewed = of.acknowledge("a", 20_000, [AckBatch(1, 1, [RENEW])])
-    assert isinstance(renewed, Change)
+    assert isinstance(renewed, StateChange)
     assert renewed.batches == ()
     assert of.next_lock_end_ms == 30_000
     change = of.expire(30_000)
@@ -137,8 +137,8 @@ def test_no_change_counts_before_it_is_stored() -> None:
     of = Deliveries(0)
     acquire(of, "a", (0, 4))
     change = of.acknowledge("a", 0, [AckBatch(0, 4, [ACCEPT])])
-    assert isinstance(change, Change)
-    assert change == Change((StateBatch(0, 4, RecordState.ACKNOWLEDGED, 1),))
+    assert isinstance(change, StateChange)
+    assert change == StateChange((StateBatch(0, 4, RecordState.ACKNOWLEDGED, 1),))
     assert of.progress() == (0, 5)
     assert of.start_offset == 0
     assert acknowledge(of, "a", (0, 4, [ACCEPT])) is ErrorCode.INVALID_RECORD_STATE
@@ -219,7 +219,7 @@ def test_any_order_of_events_loses_and_doubles_nothing() -> None:
                     one = rng.choice(held)
                     kind = rng.choice((ACCEPT, ACCEPT, RELEASE))
                     change = of.acknowledge(member, now, [AckBatch(one.first, one.last, [kind])])
-                    if isinstance(change, Change) and store.keep(of, change, rng) and kind == ACCEPT:
+                    if isinstance(change, StateChange) and store.keep(of, change, rng) and kind == ACCEPT:
                         done = set(range(one.first, one.last + 1))
                         assert not done & accepted, seed
                         accepted |= done
@@ -240,7 +240,7 @@ class _Store:
     def __init__(self) -> None:
         self.start, self.states = 0, dict[int, tuple[int, int]]()
 
-    def keep(self, of: Deliveries, change: Change, rng: random.Random) -> bool:
+    def keep(self, of: Deliveries, change: StateChange, rng: random.Random) -> bool:
         if not change.batches:
             return False
         if rng.random() < 0.1:

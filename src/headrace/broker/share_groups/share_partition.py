@@ -21,11 +21,11 @@ from headrace.errors import ErrorCode, KafkaError, OffsetNotAvailableError
 from headrace.groups.share.deliveries import (
     AckBatch,
     Acquired,
-    Change,
     Deliveries,
     LogBatch,
     NotAcknowledged,
     StateBatch,
+    StateChange,
 )
 from headrace.groups.share.settings import EARLIEST, LATEST, ShareGroupSettings
 from headrace.groups.share.state_records import NO_OFFSET, StateKey
@@ -90,7 +90,7 @@ class SharePartition:
         self._on_over = on_over
         self._deliveries: Deliveries | None = None
         self._state_epoch = 0
-        self._unstored: list[tuple[Change, asyncio.Future[ErrorCode]]] = []
+        self._unstored: list[tuple[StateChange, asyncio.Future[ErrorCode]]] = []
         self._storing: asyncio.Task[None] | None = None
         self._lock_timer: asyncio.TimerHandle | None = None
         surroundings.keep(self._read())
@@ -250,7 +250,7 @@ class SharePartition:
 
     # --- storing
 
-    def _store(self, change: Change) -> asyncio.Future[ErrorCode]:
+    def _store(self, change: StateChange) -> asyncio.Future[ErrorCode]:
         stored: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
         if not change.batches:
             stored.set_result(ErrorCode.NONE)
@@ -271,7 +271,7 @@ class SharePartition:
             for _, stored in self._unstored:
                 stored.cancel()
 
-    async def _store_these(self, taken: list[tuple[Change, asyncio.Future[ErrorCode]]]) -> None:
+    async def _store_these(self, taken: list[tuple[StateChange, asyncio.Future[ErrorCode]]]) -> None:
         deliveries = self._deliveries
         assert deliveries is not None
         progress = deliveries.progress()

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, TypeVar, Unpack
 
-from headrace.client.admin import cluster, configs, groups, reset, security, topics, transactions
+from headrace.client.admin import cluster, configs, groups, reset, security, share_groups, topics, transactions
 from headrace.client.admin.cluster import TopicPartitionReplica
 from headrace.client.admin.configs import Config
 from headrace.client.admin.core import Context, Results
@@ -59,6 +59,9 @@ from headrace.client.admin.types import (
     ResourceType,
     ScramCredentialInfo,
     ScramMechanism,
+    ShareGroupDescription,
+    ShareGroupOffset,
+    ShareMemberDescription,
     TopicDescription,
     TopicListing,
     TopicPartitionInfo,
@@ -120,6 +123,9 @@ __all__ = [
     "Results",
     "ScramCredentialInfo",
     "ScramMechanism",
+    "ShareGroupDescription",
+    "ShareGroupOffset",
+    "ShareMemberDescription",
     "TopicDescription",
     "TopicListing",
     "TopicPartitionInfo",
@@ -183,6 +189,10 @@ class Admin:
     alter_group_offsets = method(groups.alter_group_offsets)
     delete_group_offsets = method(groups.delete_group_offsets)
     reset_group_offsets = method(reset.reset_group_offsets)
+    describe_share_groups = method(share_groups.describe_share_groups)
+    list_share_group_offsets = method(share_groups.list_share_group_offsets)
+    alter_share_group_offsets = method(share_groups.alter_share_group_offsets)
+    delete_share_group_offsets = method(share_groups.delete_share_group_offsets)
     describe_cluster = method(cluster.describe_cluster)
     unregister_broker = method(cluster.unregister_broker)
     describe_features = method(cluster.describe_features)
@@ -261,6 +271,10 @@ class AsyncAdmin:
     alter_group_offsets = async_method(groups.alter_group_offsets)
     delete_group_offsets = async_method(groups.delete_group_offsets)
     reset_group_offsets = async_method(reset.reset_group_offsets)
+    describe_share_groups = async_method(share_groups.describe_share_groups)
+    list_share_group_offsets = async_method(share_groups.list_share_group_offsets)
+    alter_share_group_offsets = async_method(share_groups.alter_share_group_offsets)
+    delete_share_group_offsets = async_method(share_groups.delete_share_group_offsets)
     describe_cluster = async_method(cluster.describe_cluster)
     unregister_broker = async_method(cluster.unregister_broker)
     describe_features = async_method(cluster.describe_features)

@@ -204,6 +204,38 @@ class GroupDescription:
 
 
 @dataclass(frozen=True, slots=True)
+class ShareMemberDescription:
+    """A member of a share group. Several may have the same partition."""
+
+    member_id: str
+    client_id: str
+    host: str
+    member_epoch: int
+    topics: tuple[str, ...]
+    assignment: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ShareGroupDescription:
+    group_id: str
+    state: str
+    group_epoch: int
+    assignment_epoch: int
+    assignor: str
+    members: tuple[ShareMemberDescription, ...]
+    coordinator: Node
+
+
+@dataclass(frozen=True, slots=True)
+class ShareGroupOffset:
+    """Where a share group starts in a partition: all before it is finished. None: it has not read there yet."""
+
+    start_offset: int | None
+    lag: int | None
+    """How many records from there on are not finished; None where that is not known."""
+
+
+@dataclass(frozen=True, slots=True)
 class ResetOffset:
     """A partition's committed offset before a reset (None: there was none) and after it."""
 

@@ -116,7 +116,7 @@ class ShareStateChanges:
         if isinstance(group, ShareGroup) and not group.is_dead:
             step = GroupStep(self._shards, out, group, at)
             for topic_id in topic_ids:
-                group.deleting.pop(topic_id, None)
+                group.forget_topic(topic_id)
             step.put(group.states_record())
             step.end()
         return out

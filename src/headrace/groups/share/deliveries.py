@@ -120,7 +120,7 @@ class Progress(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class StateChange:
     """What has to be stored before it counts. Nothing has to be where there are no `batches`."""
 
     batches: tuple[StateBatch, ...]
@@ -297,7 +297,7 @@ class Deliveries:
 
     # --- what becomes of them -----------------------------------------------------------------------------------------
 
-    def acknowledge(self, member_id: str, now_ms: int, batches: Sequence[AckBatch]) -> Change | NotAcknowledged:
+    def acknowledge(self, member_id: str, now_ms: int, batches: Sequence[AckBatch]) -> StateChange | NotAcknowledged:
         """All of it, or, refused, nothing. What lies below the start passes silently: it is finished."""
         if not _has_sense(batches):
             return _MALFORMED
@@ -332,15 +332,15 @@ class Deliveries:
                 changed.append(run)
         return self._change(changed)
 
-    def release(self, member_id: str) -> Change:
+    def release(self, member_id: str) -> StateChange:
         """The member is gone: give back all that it has."""
         return self._give_back([run for run in self._locked() if run.member_id == member_id])
 
-    def expire(self, now_ms: int) -> Change:
+    def expire(self, now_ms: int) -> StateChange:
         """Give back what nobody acknowledged in time."""
         return self._give_back([run for run in self._locked() if run.locked_until_ms <= now_ms])
 
-    def stored(self, change: Change) -> None:
+    def stored(self, change: StateChange) -> None:
         """The change is in the log: it counts."""
         for batch in change.batches:
             for run in self._exactly(batch.first, batch.last):
@@ -350,7 +350,7 @@ class Deliveries:
         self._advance()
         self._assert_order()
 
-    def not_stored(self, change: Change) -> None:
+    def not_stored(self, change: StateChange) -> None:
         """The change did not get into the log: the records are still with their member, whose locks go on."""
         for batch in change.batches:
             for run in self._exactly(batch.first, batch.last):
@@ -388,12 +388,12 @@ class Deliveries:
         is_over = run.delivery_count >= self._limits().deliveries_max
         return RecordState.ARCHIVED if is_over else RecordState.AVAILABLE
 
-    def _give_back(self, runs: list[_Run]) -> Change:
+    def _give_back(self, runs: list[_Run]) -> StateChange:
         for run in runs:
             run.becomes = self._given_back(run)
         return self._change(runs)
 
-    def _change(self, runs: list[_Run]) -> Change:
+    def _change(self, runs: list[_Run]) -> StateChange:
         batches: list[StateBatch] = []
         for run in runs:
             assert run.becomes is not None
@@ -402,7 +402,7 @@ class Deliveries:
                 batches[-1] = batches[-1]._replace(last=batch.last)
             else:
                 batches.append(batch)
-        return Change(tuple(batches))
+        return StateChange(tuple(batches))
 
     # --- runs ---------------------------------------------------------------------------------------------------------
 

@@ -63,6 +63,11 @@ class ShareGroups:
         group = self._shards.groups.get(group_id)
         return group.state_partitions() if isinstance(group, ShareGroup) else []
 
+    def is_deletable(self, group_id: str) -> bool:
+        """Whether it is a share group without members."""
+        group = self._shards.groups.get(group_id)
+        return isinstance(group, ShareGroup) and group.is_empty and not group.is_dead
+
     def states_begun(self, group_id: str, answers: Mapping[tuple[bytes, int], bool], at: Now) -> Outcome:
         """The share coordinator has begun these states, or has not: those are asked for again."""
         out = Outcome()

@@ -83,6 +83,7 @@ class Client:
     waiting: int | None = None
     asked_ms: int = 0
     heard_ms: int = 0
+    changed_ms: int = -1
 
 
 class ConsumerSimulation(Driver):
@@ -275,12 +276,14 @@ class ConsumerSimulation(Driver):
             client.heard_ms = self.now_ms
         elif error == ErrorCode.REBALANCE_IN_PROGRESS:
             client.phase, client.heard_ms = "join", self.now_ms
+        if client.is_classic and client.changed_ms >= client.asked_ms:
+            client.phase = "join"
 
     def hear_heartbeat(self, client: Client, error: ErrorCode, response: ConsumerGroupHeartbeatResponse) -> None:
         if error != ErrorCode.NONE:
             client.tells_all = True
             return
-        client.heard_ms, client.tells_all = self.now_ms, False
+        client.heard_ms, client.tells_all = self.now_ms, client.changed_ms >= client.asked_ms
         assert response.member_epoch >= client.epoch, "an epoch came back"
         client.epoch = response.member_epoch
         if response.assignment is None:
@@ -421,7 +424,7 @@ class ConsumerSimulation(Driver):
             case 4:
                 client.wants = frozenset(self.random.choice((("t-a",), ("t-b",), ("t-a", "t-b"))))
                 client.regex = "" if client.is_classic else self.random.choice(("", "", "t-(a|new)"))
-                client.tells_all = True
+                client.tells_all, client.changed_ms = True, self.now_ms
                 if client.is_classic:
                     client.phase = "join"
             case 5:
@@ -461,8 +464,8 @@ class ConsumerSimulation(Driver):
             self.topics.create(name, 2)
         self.count("changed topics")
         for client in self.clients:
-            if client.is_classic:
-                client.phase = "join"  # its leader watches the topics
+            if client.is_classic:  # its leader watches the topics
+                client.phase, client.changed_ms = "join", self.now_ms
         self.absorb(self.coordinator.topics_changed(frozenset((name,)), self.now))
 
     # --- what must hold

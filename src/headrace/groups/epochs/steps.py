@@ -58,7 +58,7 @@ class GroupStep(Generic[GroupT]):
     def end(self) -> None:
         records, self._records = self._records, {}
         once, self._once = self._once, []
-        if records or once:
+        if records or once or self.group.book.unwritten:
             _write(self._shards, self.out, self.group, records, once)
 
     def note(self, text: str) -> None:

@@ -44,6 +44,7 @@ COMMANDS = {
     "elect": ("elect", "Elect leaders: the preferred ones, or, at a price, any."),
     "registry": ("registry", "Start a schema registry that speaks Confluent's interface."),
     "console": ("console", "Show a cluster in the browser: topics, messages, groups, lag."),
+    "schema": ("schema", "Register, list, check and compare schemas of a registry."),
     "log": ("log", "Look into a data directory, without a broker."),
     "simulate": ("headrace.testing.simulated.command", "Run whole clusters in virtual time, under faults."),
 }

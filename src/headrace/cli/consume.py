@@ -12,7 +12,7 @@ import typer
 
 from headrace.cli.completing import groups_there, of, topics_there
 from headrace.cli.exits import ReaderGone
-from headrace.cli.formats import NAMES, Writer, for_terminals, writer_for
+from headrace.cli.formats import NAMES, SCHEMA_FORMATS, Writer, for_terminals, writer_for
 from headrace.cli.options import Target, admin_for, only, plain_kernels, targeted
 from headrace.cli.output import Tick, note, progress, silent, usage
 from headrace.cli.reading import Piece, PrintedRange, Share, read_ranges
@@ -59,10 +59,15 @@ def command(
         typer.Option(
             "--format",
             "-f",
-            help=f"{', '.join(NAMES)}, or a format with %t %p %o %k %s %T %D %h %K %S.",
-            autocompletion=of(*NAMES),
+            help=f"{', '.join(NAMES)}, {', '.join(SCHEMA_FORMATS)} (values by their schemas, as JSON), or a format "
+            "with %t %p %o %k %s %T %D %h %K %S.",
+            autocompletion=of(*NAMES, *SCHEMA_FORMATS),
         ),
     ] = "value",
+    registry: Annotated[
+        str | None,
+        typer.Option("--registry", metavar="URL", help="The schema registry, for formats with schemas."),
+    ] = None,
     key_separator: Annotated[str, typer.Option("--key-separator", "-K", help="For key-value.")] = r"\t",
     isolation: Annotated[
         str | None,
@@ -90,7 +95,7 @@ def command(
         raise usage(f"--isolation-level is {READ_UNCOMMITTED} or {READ_COMMITTED}, not {isolation!r}")
     if group is not None:
         _check_group_options(partition, start, end)
-    write = writer_for(form, key_separator)
+    write = _schema_writer(form, registry) if form in SCHEMA_FORMATS else writer_for(form, key_separator)
     if sys.stdout.isatty() and not raw:
         write = for_terminals(write)
     config = only(target.config(), CONSUMER_CONFIGS) | {
@@ -116,6 +121,12 @@ def command(
                 _print_share(printer, consumer, topics, None if follow else ranges, target.timeout_s)
     if not quiet and not follow and sys.stderr.isatty():
         note(f"{plural(printer.printed, 'record')} in {time.monotonic() - began:.2f} s")
+
+
+def _schema_writer(form: str, url: str | None) -> Writer:
+    from headrace.cli.schemas import connected, decoded_writer
+
+    return decoded_writer(form, connected(url))
 
 
 def _check_group_options(partitions: list[int] | None, start: str | None, end: str | None) -> None:

@@ -19,6 +19,8 @@ from headrace.words import visible, visible_json
 
 Writer = Callable[[TopicPartition, Columns], bytes]
 NAMES = ("value", "key-value", "json", "hex")
+SCHEMA_FORMATS = ("avro", "json-schema", "protobuf")
+"""Values behind a schema's number, printed as JSON (`headrace.cli.schemas`)."""
 NULL = b"null"
 
 

@@ -18,6 +18,7 @@ from headrace.cli.completing import of, topics_there
 from headrace.cli.exits import Exit
 from headrace.cli.options import Target, only, pairs, plain_kernels, targeted
 from headrace.cli.output import CommandError, count, note, progress, silent, usage
+from headrace.client.errors import SerializationError
 from headrace.client.producer.blocking import Producer
 from headrace.client.producer.config import PRODUCER_CONFIGS
 from headrace.errors import HeadraceError, KafkaError, RequestTimedOutError
@@ -70,6 +71,16 @@ def command(
     input_format: Annotated[
         Input, typer.Option("--input", help="json: an object per line, as `consume --format json` prints them.")
     ] = Input.LINES,
+    schema: Annotated[
+        Path | None,
+        typer.Option(
+            "--schema",
+            exists=True,
+            dir_okay=False,
+            help="Values are JSON, written by the schema in this file (.avsc, .json, .proto), which is registered.",
+        ),
+    ] = None,
+    registry: Annotated[str | None, typer.Option("--registry", metavar="URL", help="The schema registry.")] = None,
     partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Send all to this one.")] = None,
     compression: Annotated[Compression | None, typer.Option("--compression", "-z", help="Codec.")] = None,
     acks: Annotated[
@@ -107,6 +118,8 @@ def command(
         parse: Callable[[bytes, int], Line] = _json_line
     else:
         parse = _line_parser(key_separator, headers, null_marker)
+    if schema is not None:
+        parse = _encoded(parse, topic, schema, registry)
     if file is None and sys.stdin.isatty() and not quiet:
         note(f"A line is a record for {topic}; Ctrl-D ends.")
     with contextlib.ExitStack() as stack:
@@ -130,6 +143,24 @@ def command(
     if not quiet:
         rate = f", {count(round(sent / took))} per second" if took > 0.05 and sent > 100 else ""
         note(f"{plural(sent, 'record')} written to {topic} in {took:.2f} s{rate}")
+
+
+def _encoded(
+    parse: Callable[[bytes, int], Line], topic: str, schema: Path, url: str | None
+) -> Callable[[bytes, int], Line]:
+    """The same lines, their values written by a schema."""
+    from headrace.cli.schemas import connected, value_encoder
+
+    encode = value_encoder(topic, schema, None, connected(url))
+
+    def encoded(line: bytes, number: int) -> Line:
+        record = parse(line, number)
+        try:
+            return record if record.value is None else record._replace(value=encode(record.value))
+        except SerializationError as error:
+            raise usage(f"line {number}: {error}") from error
+
+    return encoded
 
 
 def _names_there(target: Target) -> set[str] | None:

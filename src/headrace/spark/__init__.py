@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from headrace.spark.lag import track_lag
     from headrace.spark.metrics import SparkQueries
     from headrace.spark.packaging import package
+    from headrace.spark.schemas import dead_letters, from_registry, to_registry
     from headrace.spark.source import HeadraceSource
     from headrace.spark.starting import session
 
@@ -20,9 +21,12 @@ _LAZY = {
     "HeadraceSource": "headrace.spark.source",
     "SparkQueries": "headrace.spark.metrics",
     "abort_orphan": "headrace.spark.foreach_batch",
+    "dead_letters": "headrace.spark.schemas",
     "exactly_once": "headrace.spark.foreach_batch",
+    "from_registry": "headrace.spark.schemas",
     "package": "headrace.spark.packaging",
     "session": "headrace.spark.starting",
+    "to_registry": "headrace.spark.schemas",
     "track_lag": "headrace.spark.lag",
     "write_once": "headrace.spark.foreach_batch",
 }
@@ -31,9 +35,12 @@ __all__ = [
     "HeadraceSource",
     "SparkQueries",
     "abort_orphan",
+    "dead_letters",
     "exactly_once",
+    "from_registry",
     "package",
     "session",
+    "to_registry",
     "track_lag",
     "write_once",
 ]

@@ -62,11 +62,17 @@ _SOURCE_NAMES = (
     "includeHeaders",
     "groupIdPrefix",
     "kafkaConsumer.pollTimeoutMs",
+    "value.schema.registry",
+    "value.schema",
+    "value.schema.subject",
+    "value.schema.location",
     "fetchOffset.numRetries",
     "fetchOffset.retryIntervalMs",
     "kafka.bootstrap.servers",
 )
 _SINK_NAMES = ("topic", "includeHeaders", "includeTimestamp", "kafka.bootstrap.servers")
+REGISTRY_PREFIX = "value.schema.registry."
+"""Settings of the client that asks the registry, such as `value.schema.registry.basic.auth.user.info`."""
 # Spark hands a writer's own settings down to the sink.
 _SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "path"})
 # Families of settings of Java's clients of which only some are known here.
@@ -116,6 +122,17 @@ class Bound:
 
 
 @dataclass(frozen=True, slots=True)
+class ValueSchemaOptions:
+    """Where the schema of the values comes from."""
+
+    registry: str
+    subject: str | None
+    schema: str | None
+    location: str | None
+    settings: Mapping[str, str] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class SourceOptions:
     """A source's options, checked."""
 
@@ -133,6 +150,7 @@ class SourceOptions:
     poll_timeout_ms: int
     kafka: Mapping[str, str] = field(repr=False)
     """By Kafka's names. Not shown: secrets are among them."""
+    value_schema: ValueSchemaOptions | None = None
 
     @property
     def read_committed(self) -> bool:
@@ -228,7 +246,7 @@ class _Given:
     def check_names(self, known: tuple[str, ...], what: str) -> None:
         spelled = {name.lower(): name for name in known}
         for name in self.values:
-            if name in spelled or name.startswith("kafka.") or name in _SPARKS_OWN:
+            if name in spelled or name.startswith(("kafka.", REGISTRY_PREFIX)) or name in _SPARKS_OWN:
                 continue
             close = difflib.get_close_matches(name, spelled, n=1, cutoff=0.7)
             hint = f"did you mean {spelled[close[0]]}?" if close else f"it takes {', '.join(known)} and kafka.*"
@@ -273,9 +291,46 @@ def read_source_options(options: Mapping[str, str], mode: Mode) -> SourceOptions
         include_headers=given.boolean("includeHeaders", False),
         poll_timeout_ms=given.number("kafkaConsumer.pollTimeoutMs") or _POLL_TIMEOUT_MS,
         kafka=kafka,
+        value_schema=_value_schema(given, topics),
     )
     given.finish()
     return made
+
+
+def value_schema_options(options: Mapping[str, str]) -> ValueSchemaOptions | None:
+    """Only what the schema depends on, as `includes_headers`."""
+    given = _Given(options)
+    if given.text("value.schema.registry") is None:
+        return None
+    found = _value_schema(given, _topics(given))
+    given.finish()
+    return found
+
+
+def _value_schema(given: _Given, topics: Topics) -> ValueSchemaOptions | None:
+    registry = given.text("value.schema.registry")
+    schema, subject = given.text("value.schema"), given.text("value.schema.subject")
+    location = given.text("value.schema.location")
+    if registry is None:
+        for name in ("value.schema", "value.schema.subject", "value.schema.location"):
+            if given.text(name) is not None:
+                given.wrong(name, "needs value.schema.registry, the address of a schema registry")
+        return None
+    if schema is None and subject is None:
+        names = {one.topic for one in topics.assigned} | set(topics.names)
+        if len(names) != 1:
+            given.wrong(
+                "value.schema.subject",
+                "is needed where several topics are read: the subject whose newest schema they are read as",
+            )
+        else:
+            subject = f"{names.pop()}-value"
+    settings = {
+        name.removeprefix(REGISTRY_PREFIX): value
+        for name, value in given.values.items()
+        if name.startswith(REGISTRY_PREFIX)
+    }
+    return ValueSchemaOptions(registry, subject, schema, location, settings)
 
 
 def read_sink_options(options: Mapping[str, str]) -> SinkOptions:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +24,9 @@ from headrace.records.arrow import columns_to_arrow
 from headrace.records.columns import Columns
 from headrace.spark.connections import expect_rows, forget, shared_client
 from headrace.spark.planning import DataLossError, OffsetRange
+
+if TYPE_CHECKING:
+    from headrace.spark.schemas import ValueSchema
 
 log = logging.getLogger("headrace.spark")
 
@@ -39,6 +43,7 @@ class ReadPlan:
     fail_on_data_loss: bool
     timeout_ms: int
     settings: ConsumerSettings
+    value_schema: ValueSchema | None = None
 
     @classmethod
     def of(
@@ -49,10 +54,11 @@ class ReadPlan:
         include_headers: bool = False,
         fail_on_data_loss: bool = True,
         timeout_ms: int = 120_000,
+        value_schema: ValueSchema | None = None,
     ) -> ReadPlan:
         isolation = "read_committed" if read_committed else "read_uncommitted"
         settings = range_settings({**_FETCH_DEFAULTS, **kafka, "isolation.level": isolation})
-        return cls(dict(kafka), include_headers, fail_on_data_loss, timeout_ms, settings)
+        return cls(dict(kafka), include_headers, fail_on_data_loss, timeout_ms, settings, value_schema)
 
 
 class RangeFetcher:
@@ -98,7 +104,7 @@ def read_arrow(plan: ReadPlan, wanted: OffsetRange, schema: pa.Schema) -> Iterat
     finished = False
     try:
         for piece in RangeFetcher(client, plan, wanted).pieces():
-            yield to_spark(piece, schema)
+            yield to_spark(piece, schema, plan.value_schema)
         finished = True
     finally:
         if not finished:
@@ -106,7 +112,7 @@ def read_arrow(plan: ReadPlan, wanted: OffsetRange, schema: pa.Schema) -> Iterat
             forget(client)
 
 
-def to_spark(piece: PartitionColumns, schema: pa.Schema) -> pa.RecordBatch:
+def to_spark(piece: PartitionColumns, schema: pa.Schema, value_schema: ValueSchema | None = None) -> pa.RecordBatch:
     """Spark's columns: key, value, topic, partition, offset, timestamp, timestampType and, if wanted, headers."""
     columns = piece.columns
     count = len(columns)
@@ -122,6 +128,10 @@ def to_spark(piece: PartitionColumns, schema: pa.Schema) -> pa.RecordBatch:
         "timestamp": pa.Array.from_buffers(schema.field("timestamp").type, count, [None, pa.py_buffer(stamps)]),
         "timestampType": pa.array(np.full(count, int(piece.timestamp_type), np.int32)),
     }
+    if value_schema is not None:
+        from headrace.spark.schemas import typed
+
+        arrays |= typed(value_schema, values, schema)
     if "headers" in schema.names:
         arrays["headers"] = _headers(columns, schema.field("headers").type)
     return pa.RecordBatch.from_arrays([arrays[name] for name in schema.names], schema=schema)

@@ -33,9 +33,11 @@ from headrace.spark.options import (
     Mode,
     NoMatch,
     SourceOptions,
+    ValueSchemaOptions,
     includes_headers,
     read_sink_options,
     read_source_options,
+    value_schema_options,
 )
 from headrace.spark.planning import (
     OffsetRange,
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from headrace.spark.cluster import Cluster
+    from headrace.spark.schemas import ValueSchema
 
 log = logging.getLogger("headrace.spark")
 
@@ -84,8 +87,14 @@ class HeadraceSource(DataSource):
     def name(cls) -> str:
         return FORMAT
 
-    def schema(self) -> str:
-        return f"{SCHEMA}, {HEADERS_SCHEMA}" if includes_headers(self.options) else SCHEMA
+    def schema(self) -> StructType | str:
+        wanted = value_schema_options(self.options)
+        headers = f", {HEADERS_SCHEMA}" if includes_headers(self.options) else ""
+        if wanted is None:
+            return SCHEMA + headers
+        from headrace.spark.schemas import typed_columns
+
+        return typed_columns(_chosen(wanted), headers=bool(headers))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return BatchReader(read_source_options(self.options, Mode.BATCH), schema)
@@ -104,6 +113,21 @@ class HeadraceSource(DataSource):
         return StreamWriter(read_sink_options(self.options), schema)
 
 
+def _chosen(wanted: ValueSchemaOptions, text: str | None = None) -> ValueSchema:
+    """The schema to read as. `text`: it was chosen already, when the DataFrame was made."""
+    from headrace.spark.schemas import ValueSchema, choose
+
+    if text is not None:
+        return ValueSchema(wanted.registry, text, wanted.settings)
+    return choose(
+        wanted.registry,
+        subject=wanted.subject,
+        schema=wanted.schema,
+        location=wanted.location,
+        settings=wanted.settings,
+    )
+
+
 class _Reading:
     """What readers of both kinds share. The connection is made on first use, and does not travel to the tasks."""
 
@@ -118,8 +142,17 @@ class _Reading:
             include_headers=options.include_headers,
             fail_on_data_loss=options.fail_on_data_loss,
             timeout_ms=options.poll_timeout_ms,
+            value_schema=self._value_schema(options, schema),
         )
         self._cluster: Cluster | None = None
+
+    @staticmethod
+    def _value_schema(options: SourceOptions, schema: StructType) -> ValueSchema | None:
+        if options.value_schema is None:
+            return None
+        from headrace.spark.schemas import schema_in
+
+        return _chosen(options.value_schema, schema_in(schema))
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_cluster": None}

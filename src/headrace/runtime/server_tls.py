@@ -16,12 +16,13 @@ import contextlib
 import socket
 import ssl
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from headrace.runtime.server_transport import ReadyConnections, ServerTransport
 
-#: What a record of TLS holds at most. Writers fill them as long as they have more.
-_RECORD_BYTES: Final = 16 * 1024
+#: Behind a record that holds less there is as a rule nothing more: a small request has come whole. Of large ones,
+#: clients make records of all sizes.
+_MORE_FROM_BYTES: Final = 2 * 1024
 #: So much is encrypted at a time: what the socket has no room for is encrypted once more when it has.
 _ENCRYPTED_BYTES: Final = 64 * 1024
 
@@ -116,7 +117,8 @@ class TlsServerTransport(ServerTransport):
             filled, size = 0, view.nbytes
             while filled < size:
                 try:
-                    count = self._tls.recv_into(view[filled:] if filled else view)
+                    # With a buffer it gives a number, whatever the types say.
+                    count = cast(int, self._tls.read(size - filled, view[filled:] if filled else view))
                 except ssl.SSLWantReadError:
                     if not filled:
                         raise BlockingIOError from None
@@ -124,8 +126,8 @@ class TlsServerTransport(ServerTransport):
                 if not count:
                     break  # the end; it is met once more where something came before it
                 filled += count
-                if count < _RECORD_BYTES:
-                    break  # whoever had more to say would have filled the record
+                if count < _MORE_FROM_BYTES:
+                    break
             return filled
 
     def _encrypt(self, data: Any) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from typing import Protocol
 
@@ -15,6 +16,8 @@ _MAGIC = 2
 _MAGIC_AT = 16
 _MAGIC_BYTE = bytes([_MAGIC])
 _new_tuple = tuple.__new__
+# Base offset, length, magic, last offset delta.
+_unpack_span = struct.Struct(">qi4xb6xi").unpack_from
 
 
 class WouldBlockError(HeadraceError):
@@ -57,14 +60,43 @@ def scan_headers(
         header: BatchHeader = _new_tuple(BatchHeader, HEADER.unpack_from(chunk, at))
         size = header.batch_length + PREFIX_BYTES
         if size < HEADER_BYTES or header.magic != _MAGIC:
-            raise CorruptBatchError(
-                f"{file.path} at byte {position}: no batch of format {_MAGIC} begins here "
-                f"(length {header.batch_length}, magic {header.magic})"
-            )
+            raise _no_batch(file, position, header.batch_length, header.magic)
         if position + size > end:
             return
         yield position, header
         position += size
+
+
+def find_batch(
+    file: ReadableFile, position: int, end: int, offset: int, *, chunk_bytes: int = _CHUNK_BYTES, nowait: bool = False
+) -> tuple[int, int] | None:
+    """(position, size) of the first batch that ends at or after `offset`, as `scan_headers` would find it: of each only
+    what that takes is looked at."""
+    chunk: bytes | bytearray = b""
+    chunk_at = position
+    while end - position >= HEADER_BYTES:
+        at = position - chunk_at
+        if at + HEADER_BYTES > len(chunk):
+            chunk = read_some(file, position, min(chunk_bytes, end - position), nowait)
+            chunk_at, at = position, 0
+            if len(chunk) < HEADER_BYTES:
+                return None
+        base_offset, length, magic, last_offset_delta = _unpack_span(chunk, at)
+        size = length + PREFIX_BYTES
+        if size < HEADER_BYTES or magic != _MAGIC:
+            raise _no_batch(file, position, length, magic)
+        if position + size > end:
+            return None
+        if base_offset + last_offset_delta >= offset:
+            return position, size
+        position += size
+    return None
+
+
+def _no_batch(file: ReadableFile, position: int, length: int, magic: int) -> CorruptBatchError:
+    return CorruptBatchError(
+        f"{file.path} at byte {position}: no batch of format {_MAGIC} begins here (length {length}, magic {magic})"
+    )
 
 
 def scan_batches(file: ReadableFile, position: int, end: int) -> Iterator[tuple[int, Batch]]:

@@ -16,7 +16,7 @@ from headrace.log.files import FileCache, LogFile
 from headrace.log.offset_index import ENTRY_BYTES as OFFSET_ENTRY_BYTES
 from headrace.log.offset_index import DamagedIndexError, OffsetIndex
 from headrace.log.runs import NO_ROOM, SegmentRoom
-from headrace.log.scanning import WouldBlockError, scan_headers
+from headrace.log.scanning import WouldBlockError, find_batch, scan_headers
 from headrace.log.time_index import ENTRY_BYTES as TIME_ENTRY_BYTES
 from headrace.log.time_index import NO_TIMESTAMP, TimeIndex
 from headrace.log.transaction_index import AbortedTransaction
@@ -352,14 +352,12 @@ class Segment:
             return hint if hint[0] < size else None
         start = self.offset_index(nowait=nowait).lookup(offset)
         chunk = max(_LOOKUP_CHUNK_BYTES, 64)
-        for position, header in scan_headers(self.file, start, size, chunk_bytes=chunk, nowait=nowait):
-            if header.base_offset + header.last_offset_delta >= offset:
-                found = (position, header.size)
-                if len(self._hints) >= _HINTS_MAX:
-                    self._hints = {}
-                self._hints[offset] = found
-                return found
-        return None
+        found = find_batch(self.file, start, size, offset, chunk_bytes=chunk, nowait=nowait)
+        if found is not None:
+            if len(self._hints) >= _HINTS_MAX:
+                self._hints = {}
+            self._hints[offset] = found
+        return found
 
     def headers(self, position: int = 0, size: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
         return scan_headers(self.file, position, self.size if size is None else size)

@@ -300,6 +300,31 @@ def test_records_of_one_connection_wait_for_the_disk_together(has_producer: bool
     run(main)
 
 
+def test_a_client_that_sends_much_at_once_gets_all_answers_that_it_waits_for() -> None:
+    """Others go before it; but what is there is sent, also when it has sent nothing more."""
+
+    async def main(world: World) -> None:
+        world.send((produce(raw.batch([b"first"])), VERSION))
+        partition = world.broker.partition("t", 0)
+        partition.reconfigure(replace(partition.log.config, flush_messages=1))
+        await until(lambda: partition.log.durable_end == partition.log.end_offset)
+        world.transport.written.clear()
+        frames = [raw.frame(produce(raw.batch([b"%d" % number])), VERSION) for number in range(80)]
+        world.send_bytes(b"".join(frames))
+        expected = 80 * len(codec.encode_response(ProduceResponse(), VERSION, 1)[0])
+        await until(lambda: partition.log.high_watermark == 82)
+        await until(lambda: len(world.transport.written) > expected)
+        await asyncio.sleep(1)
+        left, offsets = memoryview(world.transport.written), []
+        while left:
+            size = int.from_bytes(left[:4], "big") + 4
+            offsets.append(outcome(codec.decode_response(ProduceResponse, VERSION, left[4:size])[1]))
+            left = left[size:]
+        assert offsets == [(0, offset) for offset in range(2, 82)]
+
+    run(main)
+
+
 async def until(condition: Callable[[], bool]) -> None:
     for _ in range(1_000):
         if condition():

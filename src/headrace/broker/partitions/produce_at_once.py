@@ -7,6 +7,7 @@ change of the log for all of them, one wait for the disk or for other replicas w
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -178,38 +179,39 @@ def _answer_later(
         if place is not None:
             connection.uncommitted[partition.key] = outcomes
             waiting.append((one, place))
-    acceptor = group[0][0].acceptor
-    acceptor.keep(asyncio.get_running_loop().create_task(_finish_later(partition, group, found, outcomes, waiting)))
+    group[0][0].acceptor.keep(outcomes)
+    outcomes.add_done_callback(functools.partial(_written, partition, group, found, waiting))
 
 
-async def _finish_later(
+def _written(
     partition: Partition,
     group: Sequence[_Waiting],
     found: Sequence[Checked | Exception],
-    pending: asyncio.Future[list[Outcome]],
     waiting: Sequence[tuple[_Waiting, InLine]],
+    done: asyncio.Future[list[Outcome]],
 ) -> None:
-    outcomes: list[Outcome]
-    try:
-        outcomes = await asyncio.shield(pending)
-    except KafkaError as error:
-        outcomes = [error] * sum(not isinstance(checked, Exception) for checked in found)
-    except asyncio.CancelledError:
-        for one, _ in waiting:
-            one[0].abort("a request was given up")
-        raise
-    except Exception as error:  # noqa: BLE001 - a defect of ours must cost these connections, not the others
-        for one, _ in waiting:
-            one[0].fail(error)
+    """What they waited for has come: answer them."""
+    failure = None if done.cancelled() else done.exception()
+    for one, _ in waiting:
+        connection = one[0]
+        if connection.uncommitted.get(partition.key) is done:
+            del connection.uncommitted[partition.key]
+        if done.cancelled():
+            connection.abort("a request was given up")
+        elif failure is not None and not isinstance(failure, KafkaError):
+            connection.fail(failure)  # a defect of ours must cost these connections, not the others
+    if done.cancelled() or (failure is not None and not isinstance(failure, KafkaError)):
         return
+    outcomes: list[Outcome]
+    if isinstance(failure, KafkaError):
+        outcomes = [failure] * sum(not isinstance(checked, Exception) for checked in found)
+    else:
+        outcomes = done.result()
     answers = dict(zip(map(id, group), _answers(partition, group, found, outcomes)))
     for one, place in waiting:
-        connection = one[0]
-        if connection.uncommitted.get(partition.key) is pending:
-            del connection.uncommitted[partition.key]
         answer = answers[id(one)]
         assert answer is not None
-        place.answer(connection, answer)
+        place.answer(one[0], answer)
 
 
 def _answers(

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace.broker.requests.costly_requests import CostlyRequests
 from headrace.broker.security.login import is_stranger
@@ -89,7 +89,7 @@ class Acceptor:
         #: For how long a new connection of an address has to wait before it is ended; 0: it may stay.
         self.connection_pause_s: Callable[[str], float] | None = None
         self._per_address: Counter[str] = Counter()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Future[Any]] = set()
         self._paused = 0
 
     def connections_of(self, listener: str) -> Callable[[], ServerConnection]:
@@ -226,7 +226,7 @@ class Acceptor:
 
     # --- requests under way
 
-    def keep(self, task: asyncio.Task[None]) -> None:
+    def keep(self, task: asyncio.Future[Any]) -> None:
         """Remember a request under way, which goes on also without its connection."""
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -232,6 +232,8 @@ class ServerConnection(WatchedConnection, asyncio.BufferedProtocol):
 
         `was_tried`: the first of them could not be answered at once.
         """
+        if self._in_line:
+            self._in_line.send_done()
         if self._is_greedy and turns_left != SLICE:
             if self._frames or self._reader.is_cut_short:
                 self.acceptor.turns.wait(self)
@@ -239,8 +241,6 @@ class ServerConnection(WatchedConnection, asyncio.BufferedProtocol):
             return
         costly = self.acceptor.costly
         turn_began = float("inf")
-        if self._in_line:
-            self._in_line.send_done()
         reader = self._reader
         while (
             (self._frames or (reader.is_cut_short and self._cut_more()))
@@ -381,8 +381,22 @@ class ServerConnection(WatchedConnection, asyncio.BufferedProtocol):
 
     def answered(self, place: InLine) -> None:
         """An answer that was waited for is there: it is sent, unless others have to be sent before."""
-        if self._in_line and self._in_line[0] is place:  # it is empty when the connection is lost
+        line, outbox, context = self._in_line, self._outbox, place.context
+        if not line or line[0] is not place:
+            return  # it is empty when the connection is lost
+        answer, done = place.response, place.done
+        is_more = len(line) > 1 or self._frames or self._reader.is_mid_frame or self._reading_paused
+        if is_more or type(answer) is not bytes or done is None or not self.has_room_for_answer():
             self._handle_next()
+            return
+        assert outbox is not None
+        line.clear()
+        self.last_progress = context.done = done
+        context.route.metrics.response_bytes += len(answer)
+        if outbox.send_one(answer):
+            self.pipeline.sent(context, self._now())
+        else:
+            self._sending = context
 
     def _took(self, context: RequestContext) -> float:
         """A request went as far as it goes without waiting: answer it, or wait for its answer; the time after that."""

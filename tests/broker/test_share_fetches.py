@@ -171,3 +171,40 @@ def test_records_go_on_over_lost_leaders_and_lost_coordinators() -> None:
     settings = {**SETTINGS, "share.coordinator.state.topic.num.partitions": "1"}
     for seed in range(1, 5):
         run_several(main, seed, settings)
+
+
+def test_the_topic_of_states_stays_short() -> None:
+    async def main(simulation: Simulation) -> None:
+        broker = SimulatedBroker(
+            simulation,
+            {
+                **SETTINGS,
+                "share.coordinator.state.topic.num.partitions": "1",
+                "share.coordinator.snapshot.update.records.per.snapshot": "20",
+                "share.coordinator.state.topic.prune.interval.ms": "5000",
+            },
+        )
+        await broker.start()
+        client = Client(simulation, "client")
+        await client.insist(raw.create_topics_request({"t": 1}), raw.CREATE_TOPICS_VERSION)
+        assert broker.broker is not None
+        topic_id = broker.broker.topic_id("t")
+        assert topic_id is not None
+        await begin(client, "idle", topic_id)
+        await begin(client, "g", topic_id)
+        member = Member(Client(simulation, "member"), "g", "m", topic_id)
+        for number in range(400):
+            await write(client, "t", b"%d" % number)
+            assert acquired(await member.fetch((number - 1, number - 1, [ACCEPT])) if number else await member.fetch())
+        await asyncio.sleep(30)
+        log = broker.broker.partition("__share_group_state", 0).log
+        assert log.end_offset > 400
+        assert log.end_offset - log.start_offset < 100
+        broker.kill()
+        await broker.start()
+        # Its lock has ended meanwhile.
+        again = Member(Client(simulation, "again"), "g", "m", topic_id)
+        assert acquired(await again.fetch()) == [(399, 399, 2)]
+        await broker.stop()
+
+    run_simulation(main, 1, time_max_s=900.0)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from headrace import coordination
 from headrace.broker.coordinators.driver import CoordinatorDriver
+from headrace.broker.coordinators.share_state_pruning import prune_for_ever
 from headrace.broker.peers import PeerConnection, Peers
 from headrace.broker.requests.dispatch import BROKER_CLIENT_ID
 from headrace.cluster.records import NO_LEADER
@@ -56,6 +57,18 @@ class ShareStateService(CoordinatorDriver[coordination.Outcome, Shard]):
 
     def __init__(self, broker: Broker, coordinator: ShareStateCoordinator, append_timeout_ms: int) -> None:
         super().__init__(broker, SHARE_GROUP_STATE, coordinator, append_timeout_ms)
+
+    @property
+    def led(self) -> list[int]:
+        """The partitions that are served here."""
+        return [index for index in self._led if self.coordinator.is_loaded(index)]
+
+    def write_snapshots(self, keys: Collection[StateKey]) -> None:
+        self.apply(self.coordinator.snapshot(keys, self.now()))
+
+    def prune_every(self, interval_s: float) -> None:
+        """Cut off what is not needed any more of the partitions that are led here, from now on."""
+        self.keep(prune_for_ever(self, interval_s))
 
     def topics_deleted(self, topic_ids: Collection[bytes]) -> None:
         self.apply(self.coordinator.topics_deleted(topic_ids, self.now()))

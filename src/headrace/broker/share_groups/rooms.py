@@ -27,6 +27,7 @@ class ShareRooms:
         self.state_service = ShareStateService(
             broker, coordinator, config.get_int("share.coordinator.write.timeout.ms")
         )
+        self.state_service.prune_every(config.get_int("share.coordinator.state.topic.prune.interval.ms") / 1000)
         self.states = ShareStates(broker, self.state_service)
         self.shares = ShareGroupService(broker, self.states, settings, config.get_int("group.share.max.share.sessions"))
         self.offsets = ShareOffsets(broker, self.states)

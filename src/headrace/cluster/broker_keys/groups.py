@@ -317,6 +317,7 @@ GROUPS_KEYS: tuple[BrokerKey, ...] = (
         check=at_least(1),
         importance=LOW,
         internal=True,
+        doc="How often what is not needed any more of share groups' states is cut off.",
     ),
     broker_key(
         "share.coordinator.state.topic.replication.factor",

@@ -236,6 +236,18 @@ class ShareStateCoordinator(Coordinator[Outcome, Shard]):
         out.reply(caller, deleting.DeleteShareGroupStateResponse(results=results))
         return out
 
+    def snapshot(self, keys: Collection[StateKey], at: Now) -> Outcome:
+        """Write states as they are, so that what is before is not needed any more."""
+        out = Outcome()
+        for key in keys:
+            shard = self._shards.served(self._shards.partition_of(key.name))
+            state = None if shard is None or key in shard.changing else shard.states.get(key)
+            if shard is not None and state is not None:
+                written = replace(state, snapshot_epoch=state.snapshot_epoch + 1, updates=0, snapshot_ms=at.wall_ms)
+                record = snapshot_record(shard.partition, key, written, at.wall_ms)
+                self._write(out, shard, key, written, record, writing.PartitionResult(partition=key.partition))
+        return out
+
     def topics_deleted(self, topic_ids: Collection[bytes], at: Now) -> Outcome:
         """What groups had of these topics is not needed any more. Whoever is just changing one finds that out."""
         out = Outcome()

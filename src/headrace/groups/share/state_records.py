@@ -125,6 +125,17 @@ def tombstone(partition: int, key: StateKey) -> CoordinatorRecord:
     return CoordinatorRecord(partition, *STATE_RECORDS.encode(ShareSnapshotKey(**key._asdict()), None, 0))
 
 
+def snapshot_key_of(key: bytes) -> StateKey | None:
+    """The state that a record with this key is a snapshot of, or the end; None for any other record."""
+    try:
+        found = STATE_RECORDS.decode(key, None)
+    except MalformedMessageError:
+        return None
+    if isinstance(found, Unknown) or not isinstance(found.key, ShareSnapshotKey):
+        return None
+    return StateKey(found.key.group_id, found.key.topic_id, found.key.partition)
+
+
 def _stored(batches: Iterable[StateBatch]) -> list[StoredStateBatch]:
     return [
         StoredStateBatch(

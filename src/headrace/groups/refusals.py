@@ -13,6 +13,7 @@ from headrace.protocol.messages.leave_group import LeaveGroupResponse
 from headrace.protocol.messages.offset_commit import OffsetCommitResponse
 from headrace.protocol.messages.offset_delete import OffsetDeleteResponse
 from headrace.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatResponse
+from headrace.protocol.messages.streams_group_heartbeat import StreamsGroupHeartbeatResponse
 from headrace.protocol.messages.sync_group import SyncGroupResponse
 from headrace.protocol.messages.txn_offset_commit import TxnOffsetCommitResponse
 
@@ -45,6 +46,10 @@ def refused(reply: Reply, error: ErrorCode) -> Reply:
         ):
             if response.error_code == ErrorCode.NONE:
                 return Reply(reply.token, type(response)(error_code=error, error_message=error.message))
+        case StreamsGroupHeartbeatResponse():
+            if response.error_code == ErrorCode.NONE:
+                refusal = StreamsGroupHeartbeatResponse(error_code=error, error_message=error.message, status=[])
+                return Reply(reply.token, refusal)
         case OffsetCommitResponse() | TxnOffsetCommitResponse() | DeleteGroupsResponse():
             pass
         case _:

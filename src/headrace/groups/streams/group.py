@@ -33,6 +33,8 @@ class StreamsMember(EpochMember):
     client_tags: dict[str, str] = field(default_factory=dict)
     assigned: MemberTasks = field(default_factory=MemberTasks)
     revoking: MemberTasks = field(default_factory=MemberTasks)
+    owned: TargetTasks | None = None  # as it said last
+    answered_ms: int = 0  # when it was last answered what it has, by the monotonic clock
 
     @property
     def position(self) -> TaskPosition:

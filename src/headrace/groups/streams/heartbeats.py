@@ -29,6 +29,7 @@ from headrace.protocol.messages.streams_group_heartbeat import (
     Topology,
 )
 
+ANSWERS_MISSED = 2  # heartbeat intervals after which a member that has other tasks is told again
 NOT_TOLD = -1  # a rebalance time-out that has not changed
 
 
@@ -142,7 +143,9 @@ class StreamsHeartbeats:
             member_epoch=member.epoch,
             heartbeat_interval_ms=number(self._moves.settings, group.group_id, "streams.heartbeat.interval.ms"),
         )
-        if beat.joins or not before.is_same_as(member.assigned):
+        has_changed = beat.joins or not before.is_same_as(member.assigned)
+        if has_changed or self._missed_an_answer(step, beat):
+            member.answered_ms = step.at.monotonic_ms
             _tell_tasks(response, member.assigned)
             if member.endpoint is not None and not beat.is_first:
                 group.endpoint_epoch += 1
@@ -152,6 +155,21 @@ class StreamsHeartbeats:
         response.endpoint_information_epoch = group.endpoint_epoch
         response.status = self._statuses(group, beat)
         step.out.reply(beat.caller, response)
+
+    def _missed_an_answer(self, step: GroupStep[StreamsGroup], beat: _Heartbeat) -> bool:
+        """Whether the member goes on with other tasks than it was given: the answer that gave them was lost.
+
+        Kafka leaves such a member alone, which runs too little, or is put out once it had to give something up.
+        """
+        member = beat.member
+        if beat.joins:
+            member.owned = None
+        elif beat.owned is not None:
+            member.owned = beat.owned
+        if member.owned is None or member.assigned.is_owned_as(member.owned):
+            return False
+        interval_ms = number(self._moves.settings, step.group.group_id, "streams.heartbeat.interval.ms")
+        return step.at.monotonic_ms - member.answered_ms > ANSWERS_MISSED * interval_ms
 
     @staticmethod
     def _statuses(group: StreamsGroup, beat: _Heartbeat) -> list[Status]:

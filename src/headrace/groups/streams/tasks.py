@@ -48,6 +48,14 @@ class MemberTasks:
             and all(found.keys() == other.active[name].keys() for name, found in self.active.items())
         )
 
+    def is_owned_as(self, owned: TargetTasks) -> bool:
+        """Whether a member owns these tasks, and no others."""
+        return self.holds_all(owned) and (
+            _within(self.active, owned.active)
+            and _within(self.standby, owned.standby)
+            and _within(self.warmup, owned.warmup)
+        )
+
     def has_any_of(self, owned: TargetTasks) -> bool:
         """Whether one of these is among those that a member still owns, in the same role."""
         return (

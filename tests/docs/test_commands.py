@@ -47,8 +47,12 @@ def parse(arguments: list[str]) -> None:
     """As the command line reads them, up to where the command would be run."""
     import typer
 
+    from headrace.cli import start
     from headrace.cli.app import build
 
+    if arguments[0] == "start":
+        start.parser().parse_args(arguments[1:])
+        return
     command, rest = typer.main.get_command(build(arguments)), list(arguments)
     while hasattr(command, "commands"):
         command = command.commands[rest.pop(0)]

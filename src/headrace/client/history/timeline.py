@@ -153,6 +153,10 @@ def _rebalance(log: GroupLog, before: Generation | None, now: Generation, follow
             is_there = any(member.name == move.before for member in now.members.values())
             since = max(last or before.at_ms, now.began_ms or 0) if is_there else last or before.at_ms
             made.idle_ms[move.partition] = now.at_ms - since
+    if made.took_ms is not None and "cooperative" not in now.protocol:
+        # Everyone gives everything up, also what comes back.
+        for one in had.keys() & owners.keys() - made.idle_ms.keys():
+            made.idle_ms[one] = made.took_ms
     return made
 
 

@@ -85,6 +85,7 @@ async function show() {
     post: (path, body) => post(`/api/c/${encodeURIComponent(cluster)}/${path}`, body),
   };
   update(root, frame(cluster, page[0], content));
+  root.querySelector(".side nav [aria-current]")?.scrollIntoView({ inline: "center", block: "nearest" });
   document.title = `${item || page[1]} · ${cluster} · Headrace`;
   window.scrollTo(0, 0);
   let make = page[2];

@@ -115,7 +115,7 @@ function story(context, now) {
   const idle = list.flatMap((one) => Object.values(one.idle_ms));
   const hour = list.filter((one) => list[0].at_ms - one.at_ms < 3600000);
   return [
-    now.flapping.map((one) => h("div", { class: "problem" }, h("strong", {}, `${one.client} flaps: ${one.times} times in ${seconds(one.within_ms / 1000)}, ${one.cause}. `), one.advice)),
+    now.flapping.map((one) => h("div", { class: "problem" }, h("strong", {}, `${one.client} flaps: ${one.times} times in ${seconds(one.within_ms / 1000)}, ${one.cause}. `), one.advice[0].toUpperCase() + one.advice.slice(1) + ".")),
     h("div", { class: "figures" },
       figure("Generation", count(list[0].generation), `${count(list.length)} rebalances in the log`),
       figure("Within an hour", count(hour.length), "of the last one", hour.length > 10 ? "bad" : hour.length > 4 ? "warn" : ""),

@@ -53,14 +53,14 @@ function preview(body) {
 function rowsOf(context, one, columns) {
   const more = h("tr", { hidden: true }, h("td", { colspan: columns }));
   const toggle = () => {
-    if (more.hidden) { more.firstChild.replaceChildren(h("div", {}, details(context, one))); more.hidden = false; row.classList.add("open"); opener.setAttribute("aria-expanded", "true"); }
+    if (more.hidden) { more.firstChild.replaceChildren(h("div", { class: "details" }, details(context, one))); more.hidden = false; row.classList.add("open"); opener.setAttribute("aria-expanded", "true"); }
     else { more.hidden = true; row.classList.remove("open"); opener.setAttribute("aria-expanded", "false"); }
   };
   const opener = h("button", { class: "btn", type: "button", "aria-expanded": "false", "aria-label": `Message ${one.partition}:${one.offset}`, onclick: (event) => { event.stopPropagation(); toggle(); } }, String(one.offset));
   const row = h("tr", { class: "pick", onclick: (event) => { if (!getSelection().toString() && !event.target.closest("a")) toggle(); } },
     h("td", { class: "at", title: moment(one.timestamp) }, h("span", { class: "wide-only" }, moment(one.timestamp).slice(0, 10), " "), moment(one.timestamp, false)), h("td", { class: "num" }, String(one.partition)), h("td", { class: "num" }, opener),
     one.kind === "marker" ? [h("td", {}, badge(`transaction ${one.marker}`, one.marker === "commit" ? "good" : "warn")), h("td", { class: "soft small" }, `producer ${one.producer.id}`)]
-      : [h("td", {}, preview(one.key)), h("td", { class: "value" }, preview(one.value))]);
+      : [h("td", { class: "key" }, preview(one.key)), h("td", { class: "value" }, preview(one.value))]);
   return [row, more];
 }
 

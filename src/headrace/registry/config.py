@@ -27,8 +27,6 @@ _STORE = "kafkastore."
 _LISTENER = re.compile(r"(https?)://(\[[0-9A-Fa-f:.]*\]|[^:/\s]*):(\d{1,5})/?\Z")
 DEFAULT_LISTENER = "http://127.0.0.1:8081"
 
-_OWN_SSL = [key for key in SSL_KEYS if key.name.startswith(("ssl.key", "ssl.certificate", "ssl.trust"))]
-
 REGISTRY_KEYS = ConfigDefinition(
     [
         ConfigKey("kafkastore.bootstrap.servers", _LIST, doc="The brokers whose topic keeps the schemas."),
@@ -94,7 +92,7 @@ REGISTRY_KEYS = ConfigDefinition(
             one_of("NONE", "REQUESTED", "REQUIRED"),
             "Whether clients have to show a certificate.",
         ),
-        *_OWN_SSL,
+        *SSL_KEYS,
     ]
 )
 

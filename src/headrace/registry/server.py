@@ -85,6 +85,7 @@ class RegistryServer:
         need("uvicorn")
         from headrace.registry.http import http_server
 
+        tls = server_context(self._config.values) if listener.scheme == "https" else None
         bound = _listen(listener.host or "0.0.0.0", listener.port)
         try:
             await self._log.start(self._state.apply)
@@ -92,7 +93,6 @@ class RegistryServer:
             bound.close()
             raise
         self.url = listener.url(bound.getsockname()[1], self._config["host.name"])
-        tls = server_context(self._config.values) if listener.scheme == "https" else None
         self._server = http_server(self._answer, tls)
         self._serving = asyncio.create_task(self._server.serve([bound]), name="headrace-registry-serving")
         while not self._server.started:

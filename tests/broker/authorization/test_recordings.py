@@ -10,13 +10,6 @@ from headrace import testing
 
 from . import principals
 
-# Cases that belong to what is not served, or to KRaft itself; docs/not-done.md says why.
-LEFT_OUT = {
-    "share": "share groups",
-    "streams_group": "streams groups",
-    "raft_voter": "KRaft's own quorum",
-    "client-metrics": "client telemetry",
-}
 AREAS = ("rights/", "acls/", "implied/", "operations/", "precedence/", "quotas/")
 QUICK = ("precedence/",)
 
@@ -29,7 +22,6 @@ def kafka() -> Iterator[testing.EmbeddedBroker]:
 
 def replay(kafka: testing.EmbeddedBroker, areas: tuple[str, ...]) -> int:
     arguments = [part for area in areas for part in ("-k", area)]
-    arguments += [part for text in LEFT_OUT for part in ("-x", text)]
     last_line = principals.replay(kafka.address, arguments)
     return int(last_line.split(" passed", 1)[0])
 

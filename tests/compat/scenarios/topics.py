@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -154,6 +155,20 @@ def unregister_broker(world: World, version: int) -> None:
     answer = world.ask("unregister_broker", version, broker_id=99)
     assert answer.error_code == ErrorCode.broker_id_not_registered
     assert answer.error_message == "Broker ID 99 is not currently registered"
+
+
+@scenario
+def add_raft_voter(world: World, version: int) -> None:
+    voter = {"voter_id": 7, "voter_directory_id": uuid.UUID(int=7), "listeners": ()}
+    answer = world.ask("add_raft_voter", version, cluster_id="another", timeout=5000, **voter)
+    assert answer.error_code == ErrorCode.inconsistent_cluster_id
+
+
+@scenario
+def remove_raft_voter(world: World, version: int) -> None:
+    voter = {"voter_id": 7, "voter_directory_id": uuid.UUID(int=7)}
+    answer = world.ask("remove_raft_voter", version, cluster_id=None, **voter)
+    assert answer.error_code == ErrorCode.unsupported_version
 
 
 @scenario

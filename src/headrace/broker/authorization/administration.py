@@ -311,7 +311,7 @@ def check_described(cluster: ClusterView, context: RequestContext, request: Any)
     return None if on_cluster(context, Operation.DESCRIBE) else _refused_with_words(context)
 
 
-@checks(ApiKey.UPDATE_FEATURES, ApiKey.UNREGISTER_BROKER)
+@checks(ApiKey.UPDATE_FEATURES, ApiKey.UNREGISTER_BROKER, ApiKey.ADD_RAFT_VOTER, ApiKey.REMOVE_RAFT_VOTER)
 def check_altered(cluster: ClusterView, context: RequestContext, request: Any) -> Any:
     return None if on_cluster(context, Operation.ALTER) else _refused_with_words(context)
 

@@ -41,6 +41,7 @@ PARTITIONS_PER_TOPIC = 1_000
 STEADY_S = 5.0
 DEADLINE_S = 240.0
 SESSION_MS = 300_000
+ASSIGNMENT_INTERVAL_S = 1.2
 
 
 class Connection:
@@ -204,8 +205,11 @@ def measure(address: str, pid: int, members: int, partitions: int) -> Figures:
         group.make_topics()
         group.add(members)
         fill_s = timed(group.settle)
+        # A target may be computed again at once: else the time is mostly that of waiting for that.
+        time.sleep(ASSIGNMENT_INTERVAL_S)
         group.add(members // 100)
         join_s = timed(group.settle)
+        time.sleep(ASSIGNMENT_INTERVAL_S)
         group.remove(members // 100)
         leave_s = timed(group.settle)
         rate, processor_us = group.steady()

@@ -37,12 +37,17 @@ def test_the_java_clients_find_nothing_amiss(kafka: EmbeddedBroker, fresh: Calla
 class JavaMember(Member):
     """Apache Kafka's VerifiableConsumer, a process that tells what it does in JSON."""
 
+    protocol = (
+        *("--session-timeout", "6000"),
+        *("--assignment-strategy", "org.apache.kafka.clients.consumer.RangeAssignor"),
+    )
+
     def start(self) -> Member:
         command = java(
             "org.apache.kafka.tools.VerifiableConsumer",
             *("--bootstrap-server", self.address, "--group-id", self.group, "--topic", self.topics[0]),
-            *("--reset-policy", "earliest", "--verbose", "--session-timeout", "6000"),
-            *("--assignment-strategy", "org.apache.kafka.clients.consumer.RangeAssignor"),
+            *("--reset-policy", "earliest", "--verbose"),
+            *self.protocol,
         )
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         return super().start()
@@ -90,6 +95,33 @@ def test_java_and_python_are_members_of_one_group(kafka: EmbeddedBroker, topic: 
         running.pop().stop()
         wait_until_shared_out(running, all_partitions(topic))
         running.pop(0).stop()
+        wait_until_shared_out(running, all_partitions(topic))
+        eventually(lambda: set(read_by(members)) == records, what="all records read")
+    finally:
+        stop_all(running)
+
+
+class NewJavaMember(JavaMember):
+    """The same, as a member of the newer protocol."""
+
+    protocol = ("--group-protocol", "consumer")
+
+
+def test_java_members_of_both_protocols_share_a_group_with_others(
+    kafka: EmbeddedBroker, topic: str, group: str
+) -> None:
+    create_topic(kafka.address, topic, PARTITIONS, retention_ms="-1")
+    records = fill(kafka.address, topic, 10)
+    kinds = (NewJavaMember, NewJavaMember, JavaMember, KafkaPythonMember)
+    members = [kind(kafka.address, group, [topic]) for kind in kinds]
+    running = list(members)
+    try:
+        for member in members:
+            member.start()
+        wait_until_shared_out(running, all_partitions(topic))
+        running.pop(0).stop()
+        wait_until_shared_out(running, all_partitions(topic))
+        running.pop().stop()
         wait_until_shared_out(running, all_partitions(topic))
         eventually(lambda: set(read_by(members)) == records, what="all records read")
     finally:

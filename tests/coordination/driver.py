@@ -76,7 +76,14 @@ class Driver(ABC):
 
     def begin_job(self, job: Any) -> None:
         """What takes long is done when everything else of this moment is."""
-        self.after(0, lambda: self.end_job(job, job.run()))
+        self.after(0, lambda: self.end_job(job, self.result_of(job)))
+
+    @staticmethod
+    def result_of(job: Any) -> object:
+        try:
+            return job.run()
+        except Exception as error:  # noqa: BLE001 - what it raises is its result
+            return error
 
     def end_job(self, job: Any, result: object) -> None:
         self.absorb(self.coordinator.finished(job, result, self.now))

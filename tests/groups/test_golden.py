@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
+from headrace.coordination import Caller
+from headrace.errors import ErrorCode
 from headrace.groups import GroupConfig, StoredRecord
+from headrace.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from headrace.protocol.messages.offset_fetch import OffsetFetchRequest
 from headrace.records import read_records, split
 
@@ -47,6 +50,20 @@ def offsets_of(members: Members, group_id: str) -> dict[str, list[Any]]:
     }
 
 
+def check_consumer_group(driver: Driver, group_id: str, wanted: dict[str, Any]) -> None:
+    (group,) = (group for group in driver.coordinator.groups() if group.group_id == group_id)
+    assert (group.kind.value, group.state_name) == (wanted["type"], wanted["state"]), group_id
+    driver.tokens += 1
+    request = ConsumerGroupDescribeRequest(group_ids=[group_id])
+    caller = Caller(driver.tokens, "c", "/h", 1)
+    (described,) = driver.coordinator.consumer.describe(caller, request, driver.now).replies[0].response.groups
+    assert described.error_code == ErrorCode.NONE
+    assert described.group_epoch >= described.assignment_epoch > 0
+    if wanted["state"] == "Stable":
+        assert described.members
+        assert all(member.member_epoch == described.assignment_epoch for member in described.members)
+
+
 @pytest.mark.parametrize("shutdown", ["clean", "unclean"])
 def test_groups_and_offsets_of_a_real_broker_are_read(shutdown: str) -> None:
     members = load(GOLDEN / shutdown / "data")
@@ -55,7 +72,8 @@ def test_groups_and_offsets_of_a_real_broker_are_read(shutdown: str) -> None:
     for group_id, wanted in expected.items():
         assert offsets_of(members, group_id) == wanted["offsets"], group_id
         if wanted["type"] != "classic":
-            continue  # groups of the newer protocol are not known here, but their offsets are
+            check_consumer_group(members.driver, group_id, wanted)
+            continue
         described = members.describe(group_id)
         assert described.group_state == wanted["state"]
         assert described.protocol_type == wanted["classic"]["protocol_type"]

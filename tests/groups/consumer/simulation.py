@@ -358,7 +358,7 @@ class ConsumerSimulation(Driver):
 
     def begin_job(self, job: Any) -> None:
         self.count("jobs")
-        coordinator, result = self.coordinator, job.run()
+        coordinator, result = self.coordinator, self.result_of(job)
 
         def done() -> None:
             if self.coordinator is coordinator:

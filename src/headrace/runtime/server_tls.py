@@ -20,9 +20,6 @@ from typing import Any, Final, cast
 
 from headrace.runtime.server_transport import ReadyConnections, ServerTransport
 
-#: Behind a record that holds less there is as a rule nothing more: a small request has come whole. Of large ones,
-#: clients make records of all sizes.
-_MORE_FROM_BYTES: Final = 2 * 1024
 #: So much is encrypted at a time: what the socket has no room for is encrypted once more when it has.
 _ENCRYPTED_BYTES: Final = 64 * 1024
 
@@ -112,7 +109,10 @@ class TlsServerTransport(ServerTransport):
     # --- bytes
 
     def _decrypt(self, buffer: Any) -> int:
-        """As `recv_into` of a plain socket; it fills the buffer with as many records as have come."""
+        """As `recv_into` of a plain socket; it fills the buffer with as many records as have come.
+
+        Also behind a small one: clients make records of all sizes of one large request.
+        """
         with memoryview(buffer) as view:
             filled, size = 0, view.nbytes
             while filled < size:
@@ -126,8 +126,6 @@ class TlsServerTransport(ServerTransport):
                 if not count:
                     break  # the end; it is met once more where something came before it
                 filled += count
-                if count < _MORE_FROM_BYTES:
-                    break
             return filled
 
     def _encrypt(self, data: Any) -> int:

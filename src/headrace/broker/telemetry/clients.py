@@ -10,7 +10,7 @@ from random import Random
 from typing import Final
 
 from headrace.broker.telemetry.pushed import ClientMetrics, PushedMetrics
-from headrace.broker.telemetry.subscriptions import ClientIdentity, MetricsSubscriptions, Wanted
+from headrace.broker.telemetry.subscriptions import ClientIdentity, MetricsSubscriptions, WantedMetrics
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.get_telemetry_subscriptions import GetTelemetrySubscriptionsResponse
 from headrace.protocol.messages.push_telemetry import PushTelemetryRequest
@@ -33,7 +33,7 @@ Identify = Callable[[bytes], ClientIdentity]
 
 @dataclass(slots=True)
 class _Client:
-    wanted: Wanted
+    wanted: WantedMetrics
     version: int  # of the subscriptions that this follows from
     last_get_s: float | None = None
     last_push_s: float | None = None

@@ -44,7 +44,7 @@ class MetricsSubscription:
         return all(pattern.fullmatch(getattr(client, name)) for name, pattern in self.match.items())
 
 
-class Wanted(NamedTuple):
+class WantedMetrics(NamedTuple):
     """What one client is to push. Another id, another question: the client asks again."""
 
     subscription_id: int
@@ -75,7 +75,7 @@ class MetricsSubscriptions:
             self.version += 1
         return self.version
 
-    def wanted_of(self, client: ClientIdentity) -> Wanted:
+    def wanted_of(self, client: ClientIdentity) -> WantedMetrics:
         matching = [one for one in self._found if one.is_for(client)]
         metrics = tuple(sorted({name for one in matching for name in one.metrics}))
         if ALL_METRICS in metrics:
@@ -83,7 +83,7 @@ class MetricsSubscriptions:
         interval_ms = min((one.interval_ms for one in matching), default=INTERVAL_DEFAULT_MS)
         text = f"{','.join(metrics)} {interval_ms} {client.client_instance_id}"
         number = crc32c(text.encode())
-        return Wanted(number - (1 << 32) if number >> 31 else number, metrics, interval_ms)
+        return WantedMetrics(number - (1 << 32) if number >> 31 else number, metrics, interval_ms)
 
 
 def _subscription(overrides: Mapping[str, str]) -> MetricsSubscription | None:

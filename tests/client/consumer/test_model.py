@@ -53,6 +53,14 @@ def test_what_was_wrong_once_is_not_any_more(seed: int) -> None:
         assert run(seed) is None
 
 
+@pytest.mark.parametrize(
+    "seed", [pytest.param(6291, id="an assignment in effect, and never said"), pytest.param(7299, id="given up unsaid")]
+)
+def test_what_was_wrong_once_in_the_consumer_protocol_is_not_any_more(seed: int) -> None:
+    with silenced():
+        assert run(seed, protocol="consumer") is None
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("first", range(100, 175, 25))

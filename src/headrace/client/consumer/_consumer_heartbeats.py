@@ -106,6 +106,12 @@ class ConsumerProtocolHeartbeats(Heartbeats):
             self._hurry(now)
         self.on_change()
 
+    def takes(self, partitions: Iterable[TopicIdPartition]) -> None:
+        """These are about to be the member's, too: a heartbeat that says everything is not to leave them out, or the
+        coordinator could give them to others while the listener still hears of them."""
+        with self._lock:
+            self._owned |= frozenset(partitions)
+
     def owns(self, partitions: Iterable[TopicIdPartition], now: float) -> None:
         """What the member has now: the coordinator waits to hear what was given up."""
         with self._lock:

@@ -223,6 +223,7 @@ class ConsumerMembership(Membership):
             error = yield from self._tell("revoked", revoked)
             if self._is_lost():
                 return error
+        self._beats.takes(wanted.values())
         has_changed = bool(revoked) or any(subscriptions.get(partition) is None for partition in wanted)
         added = subscriptions.assign(wanted, in_callback=True)
         for partition in wanted:
@@ -236,11 +237,12 @@ class ConsumerMembership(Membership):
         if self._is_lost():
             return error
         now = self._core.clock.monotonic()
+        # Before it counts as done: what the coordinator does not hear of it would take for free.
+        self._beats.owns(wanted.values(), now)
         self._look_again_at = now + _NOT_FOUND_S if len(wanted) < len(target.partitions) else FOREVER
         self._done_target = target
         self._joined = self._beats.identity
         self._link.succeeded()
-        self._beats.owns(wanted.values(), now)
         return error
 
     # --- the end ----------------------------------------------------------------------------------------------------

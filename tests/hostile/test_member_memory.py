@@ -14,6 +14,7 @@ from headrace.broker.coordinators.member_memory import MemberMemory
 from headrace.errors import ErrorCode
 from headrace.groups.classic.state import ClassicGroup as Group
 from headrace.groups.classic.state import Member
+from headrace.groups.consumer.group import ConsumerGroup, ConsumerMember
 from headrace.groups.sessions import MemberSession
 from headrace.protocol import codec
 from headrace.protocol.messages.find_coordinator import FindCoordinatorRequest
@@ -59,6 +60,23 @@ def test_names_ids_that_were_given_and_assignments_count() -> None:
     group.members = {}
     now += 1.0
     assert memory.has_room_to_assign(assigned)
+
+
+def test_what_members_of_consumer_groups_tell_counts_as_long_as_they_are_members() -> None:
+    now = 0.0
+    group = ConsumerGroup("g", 0, session_timeout_of=lambda _: 1)
+    memory = MemberMemory(MIB, lambda: [group], lambda: now)
+    topics = frozenset(f"topic-{number:04}" for number in range(300))
+    for number in range(1_000):
+        if memory.has_room_for("g", "client", f"m{number}", *topics):
+            group.put_member(ConsumerMember(f"m{number}", topics=topics))
+        now += 1.0
+    assert 10 < len(group.members) < 60
+    assert not memory.has_room_for("g", "client", "m", *topics)
+    for found in list(group.members.values()):
+        group.remove_member(found)
+    now += 1.0
+    assert memory.has_room_for("g", "client", "m", *topics)
 
 
 def test_many_members_are_counted_in_more_than_one_turn_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:

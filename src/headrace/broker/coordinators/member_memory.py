@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from sys import getsizeof
 
 from headrace.groups.classic.state import ClassicGroup, Member
+from headrace.groups.epochs.group import EpochGroup
+from headrace.groups.epochs.member import EpochMember
 from headrace.groups.group import Group
 from headrace.protocol.messages.join_group import JoinGroupRequest
 from headrace.protocol.messages.sync_group import SyncGroupRequest
@@ -20,6 +22,9 @@ from headrace.runtime.rarely import Rarely
 log = logging.getLogger("headrace.broker.groups")
 
 MEMBER_OVERHEAD_BYTES = 1024
+# Of one that its coordinator assigns, with a few partitions; and of each name that it tells, besides the name.
+EPOCH_MEMBER_OVERHEAD_BYTES = 3 * 1024
+NAME_OVERHEAD_BYTES = 64
 # Of one that was given an id, and has not joined with it yet.
 PENDING_OVERHEAD_BYTES = 512
 # What a member may tell of itself, under all its protocols: the record of its group has room for a megabyte.
@@ -44,9 +49,17 @@ def _bytes_of_member(member: Member) -> int:
     return MEMBER_OVERHEAD_BYTES + told + names + len(member.assignment)
 
 
+def _bytes_of_epoch_member(member: EpochMember) -> int:
+    names = (member.member_id, member.client_id, member.instance_id or "", member.rack_id or "", *member.topics)
+    return EPOCH_MEMBER_OVERHEAD_BYTES + sum(map(getsizeof, names)) + getsizeof(member.topics)
+
+
 def _each(groups: Iterable[Group]) -> Iterator[int]:
     """What every member takes, and every group that has any."""
     for group in groups:
+        if isinstance(group, EpochGroup):
+            for epoch_member in list(group.members.values()):
+                yield _bytes_of_epoch_member(epoch_member)
         if not isinstance(group, ClassicGroup):
             continue
         if group.members or group.pending:
@@ -78,6 +91,12 @@ class MemberMemory:
         """Whether somebody may become a member, or be given an id."""
         nbytes = _bytes_of(request, client_id)
         return (nbytes <= MEMBER_BYTES_MAX and self._take(nbytes)) or self._refused(request.group_id, nbytes)
+
+    def has_room_for(self, group_id: str, client_id: str | None, *names: str | None) -> bool:
+        """Whether somebody may become a member of a group that its coordinator assigns, or tell these names."""
+        told = sum(getsizeof(name) + NAME_OVERHEAD_BYTES for name in (client_id, *names) if name is not None)
+        nbytes = EPOCH_MEMBER_OVERHEAD_BYTES + told
+        return (nbytes <= MEMBER_BYTES_MAX and self._take(nbytes)) or self._refused(group_id, nbytes)
 
     def has_room_to_assign(self, request: SyncGroupRequest) -> bool:
         """Whether what a leader assigns may be kept."""

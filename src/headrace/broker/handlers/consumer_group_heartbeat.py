@@ -35,4 +35,19 @@ def consumer_group_heartbeat(
 ) -> Any:
     if not serves_consumer_groups(cluster.image, cluster.config):
         return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+    names = request.subscribed_topic_names
+    tells = request.member_epoch == 0 or names is not None or request.subscribed_topic_regex is not None
+    if tells and not groups.member_memory.has_room_for(
+        request.group_id,
+        context.client_id,
+        request.member_id,
+        request.instance_id,
+        request.rack_id,
+        request.subscribed_topic_regex,
+        *(names or ()),
+    ):
+        # One that clients ask again after: there is room when others have left.
+        return ConsumerGroupHeartbeatResponse(
+            error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE, error_message="There is no memory for more members now."
+        )
     return groups.call(groups.coordinator.consumer.heartbeat, context, request)

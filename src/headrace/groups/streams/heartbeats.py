@@ -43,6 +43,7 @@ class _Heartbeat:
     joins: bool
     is_first: bool  # whether the group is new
     endpoint_epoch: int
+    number: int  # of the member's
     statuses: list[Status] = field(default_factory=list)
 
     def add(self, status: TopologyStatus, detail: str) -> None:
@@ -97,7 +98,9 @@ class StreamsHeartbeats:
             member = StreamsMember(request.member_id)
             group.put_member(member)
             step.note(f"member {member.member_id} joins")
-        beat = _Heartbeat(caller, member, owned, joins, begin is not None, request.endpoint_information_epoch)
+        member.asked += 1
+        is_first, endpoint_epoch = begin is not None, request.endpoint_information_epoch
+        beat = _Heartbeat(caller, member, owned, joins, is_first, endpoint_epoch, member.asked)
         is_other = _update(step, beat, request)
         if group.topology is None:
             group.topology = topology
@@ -130,6 +133,10 @@ class StreamsHeartbeats:
         if group.members.get(member.member_id) is not member:
             message = f"Member {member.member_id} is not a member of group {group.group_id}."
             refuse(step.out, beat.caller, ErrorCode.UNKNOWN_MEMBER_ID, message)
+            return
+        if member.asked != beat.number:
+            message = "The member has asked again meanwhile."
+            refuse(step.out, beat.caller, ErrorCode.COORDINATOR_NOT_AVAILABLE, message)
             return
         before = member.assigned
         try:

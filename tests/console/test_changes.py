@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.console.serving import CHANGE, Console, console
 
+from headrace import Producer
 from headrace.console.masking import masks_of
 
 RESET = {"group": "billing", "to": "earliest"}
@@ -138,3 +139,22 @@ def test_what_is_masked_is_neither_shown_nor_found(shop: str) -> None:
         one = messages[0]
         path = f"download?topic=orders&partition={one['partition']}&offset={one['offset']}"
         assert b"4111" not in running.ask(f"/api/c/kafka/{path}")[2]
+
+
+def test_a_dead_letter_is_put_back_once(changing: Console, yard: str) -> None:
+    with Producer(bootstrap_servers=yard) as producer:
+        headers = [
+            ("headrace.reason", b"failed"),
+            ("headrace.origin-topic", b"paid"),
+            ("headrace.origin-partition", b"0"),
+            ("headrace.origin-offset", b"7"),
+            ("trace", b"abc"),
+        ]
+        where = producer.send("paid.dead", b"try me again", headers=headers).result(30)
+    letter = {"topic": "paid.dead", "partition": where.partition, "offset": where.offset}
+    status, done = changing.change("put-back", **letter)
+    assert (status, done) == (200, {"done": {"topic": "paid"}})
+    newest = changing.get("messages?topic=paid&limit=1")["messages"][0]
+    assert newest["value"]["text"] == "try me again"
+    assert newest["headers"] == [["trace", "abc"]]
+    assert changing.change("put-back", **letter)[0] == 400, "not twice"

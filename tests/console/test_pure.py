@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+
 import pytest
 
 from headrace.console.expressions import ExpressionError, compile_filter
@@ -125,3 +128,49 @@ def test_the_trend_is_by_how_much_a_group_falls_behind() -> None:
         lags.add_group(float(second), "g", {partition: 60 * second})
     assert lags.trend("g") == pytest.approx(40.0)
     assert lags.history("g")[-1][1] == 160
+
+
+def test_a_group_of_thousands_is_answered_in_bounds() -> None:
+    from types import SimpleNamespace
+    from typing import Any, cast
+
+    from headrace.client.admin import GroupDescription, MemberDescription, OffsetAndMetadata
+    from headrace.console.cluster import Cluster
+    from headrace.console.groups import MEMBERS_MAX, PARTITIONS_MAX, group_page
+    from headrace.net.node import Node
+
+    partitions = [TopicPartition("t", index) for index in range(10_000)]
+    members = tuple(
+        MemberDescription(f"m-{n}", None, f"client-{n}", "/10.0.0.1", tuple(partitions[2 * n : 2 * n + 2]), ("t",))
+        for n in range(5_000)
+    )
+    group = GroupDescription("g", "Stable", "consumer", "range", members, Node(1, "h", 1))
+    committed = {one: OffsetAndMetadata(5) for one in partitions}
+
+    class Admin:
+        async def describe_groups(self, names: Any) -> Any:
+            return SimpleNamespace(ok={"g": group}, errors={})
+
+        async def list_group_offsets(self, names: Any) -> Any:
+            return SimpleNamespace(ok={"g": committed}, errors={})
+
+    class Topics:
+        async def get(self) -> Any:
+            return {"t": None}
+
+    async def ends(wanted: Any) -> Any:
+        return dict.fromkeys(wanted, 5)
+
+    cluster = cast("Cluster", SimpleNamespace(admin=Admin(), topics=Topics(), ends=ends, lags=Lags(), look=lambda _: 0))
+    page = asyncio.run(group_page(cluster, "g"))
+    assert (len(page["members"]), page["members_total"]) == (MEMBERS_MAX, 5_000)
+    assert (len(page["partitions"]), page["partitions_total"]) == (PARTITIONS_MAX, 10_000)
+    assert len(json.dumps(page)) < 1_000_000
+
+
+def test_what_would_be_of_thousands_of_members_is_worked_out() -> None:
+    from headrace.client.history import Change, MemberPlan, what_if
+
+    members = [MemberPlan(f"m-{n}", ("t",)) for n in range(2_000)]
+    plan = what_if(members, {"t": 10_000}, "range", Change(strategy="cooperative-sticky", members=2_500))
+    assert plan.balance == (4, 4)

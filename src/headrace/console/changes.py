@@ -6,6 +6,7 @@ whether it was done or refused.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeAlias
@@ -16,6 +17,7 @@ from headrace.client.other_names import in_kafkas_words
 from headrace.client.producer.config import PRODUCER_CONFIGS
 from headrace.console.cluster import Cluster
 from headrace.console.groups import preview_reset, reset_to
+from headrace.parallel.deadletters import DeadLetters
 from headrace.topics import TopicPartition
 
 Change: TypeAlias = Callable[[Cluster, Mapping[str, Any]], Awaitable[Any]]
@@ -148,6 +150,23 @@ async def abort_transaction(cluster: Cluster, wanted: Mapping[str, Any]) -> Any:
     return {"partition": str(partition)}
 
 
+async def put_back(cluster: Cluster, wanted: Mapping[str, Any]) -> Any:
+    """A dead letter goes back to the topic that it came from, without what the retries added."""
+    topic, partition, offset = _text(wanted, "topic"), _number(wanted, "partition"), _number(wanted, "offset")
+    put: list[str] = []
+
+    def work() -> int:
+        with DeadLetters(cluster.consumer_settings(), topic) as letters:
+            return letters.redrive(
+                lambda one: (one.record.partition, one.record.offset) == (partition, offset),
+                on_each=lambda letter, target: put.append(target),
+            )
+
+    if not await asyncio.to_thread(work):
+        raise ChangeError("there is no such dead letter, or it was put back already")
+    return {"topic": put[0]}
+
+
 async def elect_preferred(cluster: Cluster, wanted: Mapping[str, Any]) -> Any:
     """Let the first replicas lead again, of these partitions or of all."""
     given = wanted.get("partitions")
@@ -172,6 +191,7 @@ CHANGES: dict[str, Change] = {
     "reset-group": reset_group,
     "delete-group": delete_group,
     "abort-transaction": abort_transaction,
+    "put-back": put_back,
     "elect-preferred": elect_preferred,
     "cancel-move": cancel_move,
 }

@@ -52,6 +52,7 @@ class Looping:
             "auto.offset.reset": "earliest",
             **settings,
         }
+        self._settings = {name: value for name, value in self._settings.items() if value is not None}
         self._topic = topic
         self._stop, self._still = threading.Event(), threading.Event()
         self.owns = 0
@@ -156,3 +157,29 @@ def _write(address: str, topic: str, stop: threading.Event) -> None:
         while not stop.wait(0.02):
             number += 1
             producer.send(topic, b"x", partition=number % PARTITIONS)
+
+
+def test_members_that_the_coordinator_assigns_are_followed_too() -> None:
+    """KIP-848: there are no generations with assignments, but members that go over one by one."""
+    often = {"group.consumer.min.heartbeat.interval.ms": "200", "group.consumer.heartbeat.interval.ms": "200"}
+    with broker(overrides=often) as kafka, Admin(bootstrap_servers=kafka.address) as admin:
+        admin.create_topics([NewTopic("orders", PARTITIONS, 1)]).all()
+        config = {"bootstrap.servers": kafka.address}
+        newer = {"group.protocol": "consumer", "heartbeat.interval.ms": None}
+        first = Looping(kafka.address, "g", "orders", "first", **newer)
+        eventually(lambda: first.owns == PARTITIONS, "the first has all")
+        second = Looping(kafka.address, "g", "orders", "second", **newer)
+        eventually(lambda: (first.owns, second.owns) == (PARTITIONS // 2, PARTITIONS // 2), "both have half")
+        second.close()
+        eventually(lambda: first.owns == PARTITIONS, "the first has all again")
+        first.close()
+        made = timeline(group_log(admin, config, "g"))
+    by_client = {(cause.kind, cause.client): one for one in made.rebalances for cause in one.causes}
+    joined = by_client[CauseKind.JOINED, "second"]
+    assert joined.members == 2
+    assert {(move.before, move.after) for move in joined.moves} == {("first", "second")}
+    assert joined.took_ms is not None
+    assert len(joined.idle_ms) == PARTITIONS // 2
+    gone = {client for kind, client in by_client if kind in (CauseKind.LEFT, CauseKind.GONE)}
+    assert gone == {"first", "second"}
+    assert made.rebalances[-1].members == 0

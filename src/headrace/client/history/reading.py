@@ -122,7 +122,7 @@ def read_group(
         pieces = reader.read({partition: (begin, end)}, timeout=READ_TIMEOUT_S, fail_on_data_loss=False)
         for at_ms, key, value, causes in _own(pieces, group.encode()):
             folder.add(at_ms, key, value, causes)
-    return folder.log
+    return folder.finish()
 
 
 def log_partition(group: str, partitions: int) -> TopicPartition:
@@ -154,6 +154,8 @@ class _Folder:
         self._names = topic_names
         self._members: dict[str, Any] = {}
         self._targets: dict[str, frozenset[TopicPartition]] = {}
+        self._bumped: Generation | None = None
+        """An epoch that nothing was assigned in yet: as when the last members leave."""
 
     def add(self, at_ms: int, key_bytes: bytes, value_bytes: bytes | None, causes: bytes | None) -> None:
         if self.log.begins_ms is None:
@@ -185,6 +187,9 @@ class _Folder:
         elif isinstance(key, ConsumerGroupTargetAssignmentMetadataKey):
             if value is not None:
                 self.log.is_consumer_protocol = True
+                if self._bumped is not None and self._bumped.number == value.assignment_epoch:
+                    self._bumped = None
+                self.finish()
                 self.log.generations.append(self._epoch(value.assignment_epoch, at_ms))
         elif isinstance(key, ConsumerGroupCurrentMemberAssignmentKey):
             owns = frozenset() if value is None else self._partitions(value.assigned_partitions)
@@ -192,6 +197,15 @@ class _Folder:
             self.log.owned.append(Owned(at_ms, key.member_id, epoch, owns))
         elif isinstance(key, ConsumerGroupMetadataKey) and value is not None:
             self.log.is_consumer_protocol = True
+            self.finish()
+            self._bumped = self._epoch(value.epoch, at_ms)
+
+    def finish(self) -> GroupLog:
+        """What was begun is told as far as it came."""
+        if self._bumped is not None:
+            self.log.generations.append(self._bumped)
+            self._bumped = None
+        return self.log
 
     def _epoch(self, number: int, at_ms: int) -> Generation:
         members = {

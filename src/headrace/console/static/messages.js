@@ -5,8 +5,9 @@ import { topicHead, topicTabs } from "./topics.js";
 
 const TAIL_ROWS = 500;
 const DEAD = {
-  "headrace.reason": "why it was given up", "headrace.error": "what the handler raised", "headrace.attempt": "how often it was tried",
-  "headrace.origin.topic": "where it was first", "headrace.origin.partition": "its partition there", "headrace.origin.offset": "its offset there",
+  "headrace.reason": "why it was given up", "headrace.error": "what the handler raised", "headrace.error-type": "of what kind", "headrace.attempt": "how often it was tried",
+  "headrace.failed-ms": "when it failed", "headrace.due-ms": "when it is tried again", "headrace.group": "the group that gave it up",
+  "headrace.origin-topic": "where it was first", "headrace.origin-partition": "its partition there", "headrace.origin-offset": "its offset there", "headrace.origin-timestamp": "its time there",
 };
 
 function pretty(body) {
@@ -39,6 +40,7 @@ function details(context, one) {
     h("p", { class: "note" }, full.compression ? `compressed with ${full.compression} · ` : "", full.producer ? `producer ${full.producer.id}, epoch ${full.producer.epoch}${full.transactional ? ", in a transaction" : ""} · ` : "", `leader epoch ${full.leader_epoch ?? "–"}`),
     h("div", { class: "row tight" },
       full.value?.cut || full.key?.cut ? button("Show all of it", async () => { try { draw(await context.get("message", where)); } catch (error) { update(region, h("div", { class: "problem" }, error.message)); } }) : null,
+      full.headers.some(([name]) => name === "headrace.origin-topic") && full.headers.some(([name]) => name === "headrace.reason") ? needsChanges(context, button("Put it back", () => ask({ title: "Put this dead letter back", text: "It goes to the topic that it came from, and is tried afresh. It is put back once.", submit: "Put it back", act: async () => { const told = await context.post("change/put-back", where); region.prepend(h("div", { class: "done", role: "status" }, `It is in ${told.done.topic} again.`)); } }))) : null,
       h("a", { class: "btn", href: `${context.api}/download?${new URLSearchParams(where)}`, download: "" }, "Download the value")));
   draw(one);
   return region;

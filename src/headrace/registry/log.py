@@ -16,7 +16,7 @@ from headrace import aio
 from headrace.client.admin import NewTopic
 from headrace.client.errors import FatalTransactionError, ProducerFencedError
 from headrace.client.offsets import OffsetSpec
-from headrace.errors import HeadraceError, KafkaError, TopicAlreadyExistsError
+from headrace.errors import HeadraceError, InvalidProducerEpochError, KafkaError, TopicAlreadyExistsError
 from headrace.registry.records import NOOP, SchemaChange, UnreadableSchemaRecordError, read
 from headrace.topics import TopicPartition
 
@@ -25,6 +25,7 @@ log = logging.getLogger("headrace.registry")
 Apply = Callable[[SchemaChange], None]
 _POLL_S = 1.0
 _RETRY_S = 0.5
+_FENCED = (ProducerFencedError, FatalTransactionError, InvalidProducerEpochError)
 
 
 class LogUnavailableError(HeadraceError):
@@ -236,7 +237,9 @@ class TopicLog:
 def _explained() -> Any:
     try:
         yield
-    except (ProducerFencedError, FatalTransactionError) as error:
+    except _FENCED as error:
         raise NoLongerWriterError(f"another instance of the registry writes now: {error}") from error
     except (HeadraceError, OSError) as error:
+        if isinstance(error.__cause__, _FENCED):
+            raise NoLongerWriterError(f"another instance of the registry writes now: {error.__cause__}") from error
         raise LogUnavailableError(str(error)) from error

@@ -253,11 +253,13 @@ def from_registry(
 
 
 def _by_columns(function: Callable[[Any], Any], made: DataType) -> Any:
-    """A function of Arrow arrays as one of Spark's."""
-    from pyspark.sql.pandas import functions as F
+    """A function of Arrow arrays as one of Spark's, which looks at the annotations: these are not texts."""
+    import pyarrow as pa
+    from pyspark.sql.pandas.functions import arrow_udf
 
-    arrow_udf: Any = F.arrow_udf
-    return arrow_udf(function, made, F.ArrowUDFType.SCALAR)
+    function.__annotations__ = {"values": pa.Array, "return": pa.Array}
+    decorate: Any = arrow_udf
+    return decorate(function, made)
 
 
 def dead_letters(rows: DataFrame, topic: str) -> DataFrame:

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from . import configs, groups, records, security_and_quotas, streams_and_telemetry, topics, transactions
+from . import (
+    configs,
+    consumer_groups,
+    groups,
+    records,
+    security_and_quotas,
+    streams_and_telemetry,
+    topics,
+    transactions,
+)
 from .told import SCENARIOS
 
 __all__ = [
     "SCENARIOS",
     "configs",
+    "consumer_groups",
     "groups",
     "records",
     "security_and_quotas",

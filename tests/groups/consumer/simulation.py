@@ -84,6 +84,7 @@ class Client:
     asked_ms: int = 0
     heard_ms: int = 0
     changed_ms: int = -1
+    committing: int = 0
 
 
 class ConsumerSimulation(Driver):
@@ -201,7 +202,7 @@ class ConsumerSimulation(Driver):
             self.send_later(client, "heartbeat", beat)
 
     def commit(self, client: Client) -> None:
-        """Commit what it has; whether that is accepted is checked where it arrives, since nothing waits for it."""
+        """Commit what it has; whether that is accepted is checked where it arrives."""
         topic, index = self.random.choice(sorted(client.owned))
         request = OffsetCommitRequest(
             group_id=GROUP,
@@ -216,7 +217,10 @@ class ConsumerSimulation(Driver):
         )
         place = TopicPartition(topic, index)
 
+        client.committing += 1
+
         def arrive() -> None:
+            client.committing -= 1
             self.tokens += 1
             outcome = self.coordinator.offset_commit(Caller(("commit", self.tokens), "c", "/s", 9), request, self.now)
             if outcome.effects:
@@ -299,7 +303,9 @@ class ConsumerSimulation(Driver):
         gone = client.owned - told
 
         def let_go() -> None:
-            if gone - client.told:  # it may have been given back meanwhile
+            if client.committing:  # it waits for its commits first: whoever is in the group's epoch may commit anything
+                self.after(100, let_go)
+            elif gone - client.told:  # it may have been given back meanwhile
                 client.owned -= gone - client.told
                 self.count("revoked")
 

@@ -18,6 +18,7 @@ from headrace.cluster.broker_config import (
     inert_keys,
     synonyms_of,
 )
+from headrace.cluster.group_config import GROUP_CONFIGS
 from headrace.config import ConfigError, Password, format_value
 
 REFERENCE = Path(__file__).parent.parent / "reference" / "configs" / "broker.jsonl"
@@ -64,7 +65,7 @@ def test_every_key_is_documented_and_keys_without_effect_are_listed() -> None:
 
 
 # Names that are put together where they are read, from the topic's prefix and what is common to both.
-_PREFIXES = ("offsets.topic.", "transaction.state.log.")
+_PREFIXES = ("offsets.topic.", "transaction.state.log.", "share.coordinator.state.topic.")
 _READ_BY = ("broker", "cluster", "log", "net", "groups", "transactions", "coordination")
 
 
@@ -79,7 +80,14 @@ def test_a_key_says_that_it_changes_nothing_just_when_nobody_reads_it() -> None:
 
     def is_read(name: str) -> bool:
         of_both = next((name.removeprefix(prefix) for prefix in _PREFIXES if name.startswith(prefix)), None)
-        return f'"{name}"' in text or f"{{prefix}}.{of_both}" in text
+        return is_of_groups(name) or f'"{name}"' in text or f"{{prefix}}.{of_both}" in text
+
+    def is_of_groups(name: str) -> bool:
+        """What groups may have for themselves is read as theirs, and so are its limits."""
+        kind, _, rest = name.removeprefix("group.").partition(".")
+        return any(
+            f"{kind}.{one}" in GROUP_CONFIGS for one in (rest, rest.removeprefix("min."), rest.removeprefix("max."))
+        )
 
     said = {row.name for row in BROKER_KEYS.values() if not row.inert}
     assert {name for name in said if not is_read(name)} == set()

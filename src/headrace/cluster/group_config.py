@@ -17,10 +17,8 @@ from headrace.config import (
     one_of,
 )
 
-_INERT_DOC: Final = "Accepted, as Kafka has it; groups of this kind are not served here."
 
-
-def _key(name: str, default: int, low: int, doc: str = _INERT_DOC) -> ConfigKey:
+def _key(name: str, default: int, low: int, doc: str) -> ConfigKey:
     return ConfigKey(name, ConfigType.INT, default, at_least(low), doc=doc, synonyms=(Synonym(f"group.{name}"),))
 
 
@@ -29,7 +27,7 @@ GROUP_CONFIGS: Final = ConfigDefinition(
         _key("consumer.assignment.interval.ms", 1000, 0, "How long a target assignment is kept at least."),
         _key("consumer.heartbeat.interval.ms", 5000, 1, "How often members send heartbeats."),
         _key("consumer.session.timeout.ms", 45000, 1, "How long a member may be silent before it is put out."),
-        _key("share.assignment.interval.ms", 1000, 0),
+        _key("share.assignment.interval.ms", 1000, 0, "How long a target assignment is kept at least."),
         ConfigKey(
             "share.auto.offset.reset",
             ConfigType.STRING,
@@ -38,7 +36,7 @@ GROUP_CONFIGS: Final = ConfigDefinition(
             doc="Where a share group begins in a partition that it never read.",
         ),
         _key("share.delivery.count.limit", 5, 2, "How often a record is delivered before it is given up."),
-        _key("share.heartbeat.interval.ms", 5000, 1),
+        _key("share.heartbeat.interval.ms", 5000, 1, "How often members send heartbeats."),
         ConfigKey(
             "share.isolation.level",
             ConfigType.STRING,
@@ -54,12 +52,12 @@ GROUP_CONFIGS: Final = ConfigDefinition(
             True,
             doc="Whether members may prolong the time for which they have records.",
         ),
-        _key("share.session.timeout.ms", 45000, 1),
-        _key("streams.assignment.interval.ms", 1000, 0),
-        _key("streams.heartbeat.interval.ms", 5000, 1),
-        _key("streams.initial.rebalance.delay.ms", 3000, 0),
-        _key("streams.num.standby.replicas", 0, 0),
-        _key("streams.session.timeout.ms", 45000, 1),
+        _key("share.session.timeout.ms", 45000, 1, "How long a member may be silent before it is put out."),
+        _key("streams.assignment.interval.ms", 1000, 0, "How long a target assignment is kept at least."),
+        _key("streams.heartbeat.interval.ms", 5000, 1, "How often members send heartbeats."),
+        _key("streams.initial.rebalance.delay.ms", 3000, 0, "How long a group waits for more members at first."),
+        _key("streams.num.standby.replicas", 0, 0, "Copies of the state of a task that are kept elsewhere."),
+        _key("streams.session.timeout.ms", 45000, 1, "How long a member may be silent before it is put out."),
     )
 )
 

@@ -278,7 +278,14 @@ SERVER_KEYS: tuple[BrokerKey, ...] = (
         102_400,
         importance=HIGH,
     ),
-    broker_key("telemetry.max.bytes", INT, 1_048_576, check=at_least(1), importance=LOW),
+    broker_key(
+        "telemetry.max.bytes",
+        INT,
+        1_048_576,
+        check=at_least(1),
+        importance=LOW,
+        doc="Most bytes that a client may push of its metrics at once; eight times that decompressed.",
+    ),
     broker_key("unstable.api.versions.enable", BOOLEAN, False, importance=HIGH, internal=True),
     broker_key("unstable.feature.versions.enable", BOOLEAN, False, importance=HIGH, internal=True),
 )

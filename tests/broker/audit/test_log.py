@@ -122,3 +122,18 @@ def test_changes_are_written_with_their_names_and_how_they_ended() -> None:
         assert changes == [("create_topics", ["made"], True), ("create_topics", ["made", "t"], False)]
 
     run(scenario)
+
+
+def test_a_refused_login_says_from_where_and_why() -> None:
+    async def scenario(world: World) -> None:
+        lines: list[str] = []
+        AuditLog(world.broker.runtime.clock, lines.append).login_refused(
+            "10.0.0.7", "SASL", "no\nsuch user" + "x" * 999
+        )
+        (line,) = lines
+        told = json.loads(line)
+        assert (told["event"], told["host"], told["listener"]) == ("login_refused", "10.0.0.7", "SASL")
+        assert len(line) < 800
+        assert line.isprintable()
+
+    run(scenario)

@@ -84,6 +84,11 @@ class AuditLog:
             more = len(names) - len(shown)
             self._line("changed", context, what=shown, done=is_done, **({"more": more} if more > 0 else {}))
 
+    def login_refused(self, host: str, listener: str, why: str) -> None:
+        """Somebody could not show who it is. What it said is not in there, but for the name of a mechanism."""
+        if self._has_room(self._clock.monotonic()):
+            self._emit({"event": "login_refused", "host": host, "listener": listener, "why": _cut(why)})
+
     def _has_room(self, now: float) -> bool:
         second = int(now)
         if second != self._second:

@@ -24,7 +24,6 @@ CONNECTIONS: Final = "connection_creation_rate"
 #: For how many clients each kind of use is counted. Those that were quiet the longest are forgotten first.
 COUNTED_MAX: Final = 10_000
 _MS: Final = 1000
-_USER: Final = "User:"
 
 C = TypeVar("C", Allowance, PartitionChanges)
 
@@ -59,7 +58,7 @@ class ClientQuotas:
         self._access.quotas_version += 1
 
     def _meter_of(self, principal: str, client_id: str) -> ClientMeter | None:
-        user = principal.removeprefix(_USER)
+        user = principal.partition(":")[2]  # whatever its kind
         meter = ClientMeter(
             self._counted(PRODUCED, user, client_id, self._allowances, self._allowance),
             self._counted(CONSUMED, user, client_id, self._allowances, self._allowance),

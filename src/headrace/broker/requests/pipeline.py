@@ -82,6 +82,7 @@ class Route:
         "metrics",
         "produces",
         "shape",
+        "shares",
         "tells_error",
         "tells_throttle",
     )
@@ -101,6 +102,7 @@ class Route:
         #: Whether quotas count the bytes of the request, or of the answer.
         self.produces = handler.api_key == ApiKey.PRODUCE
         self.consumes = handler.api_key == ApiKey.FETCH
+        self.shares = handler.api_key == ApiKey.SHARE_FETCH
         #: Whether a request that waits counts with its frame: as its records are there, or by what was made of it. A
         #: fetch may wait for minutes, and remembers little of what it asked for.
         self.keeps_frame = handler.api_key is not ApiKey.FETCH
@@ -307,7 +309,8 @@ class RequestPipeline:
         if context.meter is not None:
             used_s = context.ran - context.began
             produced = context.request_bytes if route.produces else 0
-            context.throttle_s = max(context.throttle_s, context.meter.throttle_s(produced, 0, used_s))
+            shared = _shared_bytes(response) if route.shares else 0
+            context.throttle_s = max(context.throttle_s, context.meter.throttle_s(produced, shared, used_s))
         if context.throttle_s > 0:
             metrics.throttled += 1
             if route.tells_throttle:
@@ -353,3 +356,8 @@ class RequestPipeline:
 
 def _both(first: Callable[[Any], Any], second: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda response: second(first(response))
+
+
+def _shared_bytes(response: Any) -> int:
+    """The records that a member of a share group is given. They are locked for it: it has them whatever its quota."""
+    return sum(len(part.records or b"") for topic in response.responses for part in topic.partitions)

@@ -69,6 +69,9 @@ class ListenerSecurity:
     def tell_refusal(self, connection: ServerConnection, why: str) -> None:
         """Into the log, a line a second at most. What a client said in it is escaped."""
         self.refused += 1
+        audit = connection.pipeline.access.audit
+        if audit is not None:
+            audit.login_refused(connection.peer_host, self.name, why)
         count = self._refusals.happened()
         if count:
             more = f" ({count} refusals since this was last said)" if count > 1 else ""

@@ -70,7 +70,7 @@ class _Arrived:
 
 @dataclass(slots=True)
 class _HandedOut:
-    """A record that the application has."""
+    """Where records are from that the application has."""
 
     session: BrokerSession
     key: PartitionKey
@@ -121,8 +121,9 @@ class ShareCore:
 
     def accept_all(self) -> None:
         """What was handed out was handled."""
-        for topic, partition, offset in list(self._handed_out):
-            self._say((topic, partition, offset), AcknowledgeType.ACCEPT)
+        for where, record in self._handed_out.items():
+            record.session.say(record.key, where[2], AcknowledgeType.ACCEPT)
+        self._handed_out.clear()
 
     def acknowledge(self, where: tuple[str, int, int], kind: AcknowledgeType) -> None:
         if where not in self._handed_out:
@@ -157,9 +158,8 @@ class ShareCore:
                         self._reject_first()
                     if not records:
                         break
-            for record in records:
-                where = (record.topic, record.partition, record.offset)
-                self._handed_out[where] = _HandedOut(arrived.session, arrived.key)
+            handed_out = _HandedOut(arrived.session, arrived.key)
+            self._handed_out.update({record[:3]: handed_out for record in records})
             found += records
         self._is_wanted = False
         return found

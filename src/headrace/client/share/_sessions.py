@@ -73,6 +73,11 @@ class BrokerSession:
 
 def runs(offsets: Mapping[int, AcknowledgeType]) -> Iterable[tuple[int, int, list[int]]]:
     """Offsets as runs of neighbours: first, last, and one type for all or one for each."""
+    first, last = min(offsets, default=0), max(offsets, default=-1)
+    if last - first + 1 == len(offsets) and len(set(offsets.values())) == 1:
+        # As it is nearly always: all that one fetch brought.
+        yield first, last, [int(offsets[first])]
+        return
     found: list[tuple[int, list[int]]] = []
     for offset in sorted(offsets):
         if found and found[-1][0] + len(found[-1][1]) == offset:

@@ -40,6 +40,7 @@ OPTIONS = (
     Option("table", str, "headrace.landed", "Iceberg: namespace.name of the table.", names_run=True),
     Option("catalog", str, None, "Iceberg: a catalog of pyiceberg's configuration; default: SQLite, at the path."),
     Option("text", bool, False, "Keys and values as text (UTF-8), not as bytes."),
+    Option("registry", str, None, "A schema registry: values as columns of the topic's newest schema (Parquet; Avro)."),
     Option("compact", bool, False, "Only join small files, and land nothing."),
     Option("compact_every", int, 50, "Join small files after so many batches, and at the end; 0: never."),
     Option("small_mb", int, 32, "A file of less than this is small."),
@@ -71,6 +72,8 @@ def run(options: Mapping[str, Any], session: SparkSession | None = None, *, watc
     for name in ("small_mb", "small_files", "compact_every", "max_per_batch"):
         if options[name] < (0 if name in ("compact_every", "max_per_batch") else 1):
             raise WrongOptionError(f"--{name.replace('_', '-')} is too small: {options[name]}")
+    if options["registry"]:
+        _check_typed(options)
     check_packages(options["format"])
     with PipelineRun("land", OPTIONS, options, session=session, watch=watch) as running:
         table = open_table(running.session, options)
@@ -119,21 +122,34 @@ def _land(running: PipelineRun, table: Table, options: Mapping[str, Any]) -> Com
             compacted += table.compact(options["small_mb"] * _MB, options["small_files"])
         return None
 
-    stream = running.stream(options["topics"], includeHeaders="true")
+    typed = {"value.schema.registry": options["registry"]} if options["registry"] else {}
+    stream = running.stream(options["topics"], includeHeaders="true", **typed)
     running.writes_all = True
-    writer = shaped(stream, text=options["text"]).writeStream.foreachBatch(running.gate.wrap(write))
+    table_rows = shaped(stream, text=options["text"], is_typed=bool(options["registry"]))
+    writer = table_rows.writeStream.foreachBatch(running.gate.wrap(write))
     running.follow([running.started(writer)])
     return compacted
 
 
-def shaped(rows: DataFrame, *, text: bool) -> DataFrame:
-    """Records as the table has them."""
+def _check_typed(options: Mapping[str, Any]) -> None:
+    if options["format"] != "parquet":
+        raise WrongOptionError(f"--registry goes with --format parquet, and not with {options['format']}")
+    if options["text"]:
+        raise WrongOptionError("--registry gives values their own types: it cannot go with --text")
+    if len(options["topics"] or ()) > 1:
+        raise WrongOptionError("--registry takes one topic: each has a schema, and so a table, of its own")
+
+
+def shaped(rows: DataFrame, *, text: bool, is_typed: bool = False) -> DataFrame:
+    """Records as the table has them. `is_typed`: their values have a schema, and what could not be read its reason."""
     from pyspark.sql import functions as F
 
     kind = "string" if text else "binary"
+    value = F.col("value") if is_typed else F.col("value").cast(kind).alias("value")
     return rows.select(
         F.col("key").cast(kind).alias("key"),
-        F.col("value").cast(kind).alias("value"),
+        value,
+        *(["value_error", "value_raw"] if is_typed else []),
         "topic",
         "partition",
         "offset",

@@ -57,6 +57,10 @@ class CostlyRequests:
         self._is_scheduled = False
         self._takes_cheapest = False
 
+    def is_chosen(self, connection: ServerConnection) -> bool:
+        """Whether it is the turn of a connection's costly request, which it has waited for."""
+        return connection is self._chosen
+
     def is_slow(self, connection: ServerConnection, frame: memoryview) -> bool:
         """Whether a small request is expected to be costly; where much has been spent already, also what may be."""
         return self._slow_s_of(connection, frame) > (SLOW_S if self._spent_s < TURN_S else SLOW_S / 4)

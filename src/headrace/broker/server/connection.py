@@ -234,7 +234,7 @@ class ServerConnection(WatchedConnection, asyncio.BufferedProtocol):
         """
         if self._in_line:
             self._in_line.send_done()
-        if self._is_greedy and turns_left != SLICE:
+        if self._is_greedy and turns_left != SLICE and not self.acceptor.costly.is_chosen(self):
             if self._frames or self._reader.is_cut_short:
                 self.acceptor.turns.wait(self)
                 self._balance_reading()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,24 +11,14 @@ from headrace.cli.options import Json, Target, only, pairs, targeted
 from headrace.cli.output import Column, CommandError, count, moment, print_json, styled, table, usage
 from headrace.client.admin import Admin, OffsetSpec
 from headrace.client.consumer.config import CONSUMER_CONFIGS
-from headrace.client.history import (
-    CauseKind,
-    Change,
-    GroupLog,
-    MemberPlan,
-    Plan,
-    Timeline,
-    plan_document,
-    read_group,
-    timeline,
-    timeline_document,
-    what_if,
-)
-from headrace.client.history.reading import OFFSETS_TOPIC, log_partition
 from headrace.topics import TopicPartition
 from headrace.words import plural, visible
 
-_BAD = (CauseKind.POLL_TOO_LATE, CauseKind.SESSION_OVER, CauseKind.GONE)
+if TYPE_CHECKING:
+    from headrace.client.history import GroupLog, MemberPlan, Plan, Timeline
+
+#: Kinds of causes that somebody should look at.
+_BAD = ("poll too late", "session over", "left or lost")
 _SHOWN = 6
 
 
@@ -45,6 +35,9 @@ def history(
     Read from __consumer_offsets, so it works on any Kafka whose ACLs let you read that topic. It is compacted: of long
     ago only the last generation is left.
     """
+    # Here, as in the others below: other commands of groups start without it.
+    from headrace.client.history import timeline, timeline_document
+
     with target.admin() as admin:
         log = group_log(admin, target.config(), group)
     made = timeline(log)
@@ -52,13 +45,16 @@ def history(
         print_json(timeline_document(made, last))
         return
     if not made.rebalances:
-        raise CommandError(f"nothing is known of a group {group!r}: no generation of it is in {OFFSETS_TOPIC}")
+        raise CommandError(f"nothing is known of a group {group!r}: no generation of it is in __consumer_offsets")
     for line in history_lines(made, last):
         print(line)
 
 
 def group_log(admin: Admin, client: dict[str, Any], group: str) -> GroupLog:
     """The records of a group."""
+    from headrace.client.history import read_group
+    from headrace.client.history.reading import OFFSETS_TOPIC, log_partition
+
     described = admin.describe_topics([OFFSETS_TOPIC])
     if OFFSETS_TOPIC not in described.ok:
         raise CommandError(f"there is no {OFFSETS_TOPIC}: no group has committed anything yet")
@@ -75,7 +71,7 @@ def history_lines(made: Timeline, last: int) -> list[str]:
     shown = made.rebalances[-last:]
     lines = []
     for one in shown:
-        is_bad = any(cause.kind in _BAD for cause in one.causes)
+        is_bad = any(cause.kind.value in _BAD for cause in one.causes)
         took = "" if one.took_ms is None else f", took {_time(one.took_ms)}"
         members = plural(one.members, "member")
         if one.members_before not in (0, one.members):
@@ -87,7 +83,7 @@ def history_lines(made: Timeline, last: int) -> list[str]:
             + f"  {members}{took}"
         )
         lines += [
-            f"    {styled(cause.kind.value, '33' if cause.kind in _BAD else '36')}: {visible(cause.text)}"
+            f"    {styled(cause.kind.value, '33' if cause.kind.value in _BAD else '36')}: {visible(cause.text)}"
             for cause in one.causes
         ]
         if one.moves:
@@ -154,6 +150,8 @@ def what_if_command(
 
     MEMBER is a member's id, or its client.id where only one member has it.
     """
+    from headrace.client.history import Change, plan_document, what_if
+
     with target.admin() as admin:
         plans, counts, now_strategy, lag, clients = group_now(admin, group)
     change = Change(
@@ -176,6 +174,8 @@ def group_now(
     admin: Admin, group: str
 ) -> tuple[list[MemberPlan], dict[str, int], str, dict[TopicPartition, int], dict[str, str]]:
     """Members, partitions per topic, strategy, lag, and the clients of the members, as they are."""
+    from headrace.client.history import MemberPlan
+
     described = admin.describe_groups([group])[group]
     if not described.members:
         raise CommandError(f"group {group!r} has no members now, so nobody knows what they would subscribe to")

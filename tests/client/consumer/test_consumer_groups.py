@@ -68,7 +68,7 @@ def test_what_was_read_is_committed_before_it_goes_to_another(kafka: Cluster) ->
 
 def test_a_pattern_is_resolved_by_the_brokers(kafka: Cluster) -> None:
     one = kafka.topic(2, prefix="pattern")
-    with Consumer(config(kafka)) as consumer, Consumer(config(kafka)) as by_itself:
+    with Consumer(config(kafka)) as consumer, Consumer(config(kafka, metadata_max_age_ms=500)) as by_itself:
         consumer.subscribe(SubscriptionPattern(one[:-1] + "."))
         by_itself.subscribe(re.compile(one[:-1] + "."))
         poll_until([consumer, by_itself], lambda: len(consumer.assignment()) == len(by_itself.assignment()) == 2)

@@ -90,7 +90,7 @@ class Session:
 
     read = property(lambda self: self)
 
-    def parquet(self, *urls: str) -> Rows:
+    def parquet(self, *urls: str, **options: Any) -> Rows:
         return Rows([line for url in urls for line in Path(url.removeprefix("file:")).read_text().splitlines()])
 
 

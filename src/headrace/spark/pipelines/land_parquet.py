@@ -185,11 +185,8 @@ class ParquetTable:
         place, raw = f"{_COMPACTING}/{name}/new", f"{_COMPACTING}/{name}/raw"
         count = max(1, round(sum(one.size for one in small) / FILE_BYTES))
         # Files of typed values differ where their schema went on: the joined one has the columns of all.
-        rows = (
-            self._session.read.option("mergeSchema", "true")
-            .parquet(*[self.files.url(one.path) for one in small])
-            .drop("date")
-        )
+        files = [self.files.url(one.path) for one in small]
+        rows = self._session.read.parquet(*files, mergeSchema=True).drop("date")
         rows = rows.coalesce(count).sortWithinPartitions("topic", "partition", "offset")
         rows.write.parquet(self.files.url(raw))
         self.files.make(place)

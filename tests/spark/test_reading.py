@@ -8,9 +8,13 @@ import pytest
 from tests.spark.scripted import LEADER, REPLICA, ScriptedClient, answer, batch
 
 from headrace.client.consumer.errors import RecordDeserializationError
+from headrace.client.consumer.records import PartitionColumns
 from headrace.errors import ErrorCode, RequestTimedOutError
+from headrace.records import Columns, TimestampType
+from headrace.records.columns import bytes_column, int_column
 from headrace.spark.planning import DataLossError, OffsetRange
-from headrace.spark.reading import RangeFetcher, ReadPlan
+from headrace.spark.reading import RangeFetcher, ReadPlan, to_spark
+from headrace.spark.source import HeadraceSource
 from headrace.topics import TopicPartition
 
 T = TopicPartition("t", 0)
@@ -125,3 +129,25 @@ def test_a_damaged_batch_behind_a_gap_at_the_ranges_end_does_not_fail_it() -> No
         lambda node, offset, number: answer(batch(0, 90) if offset < 90 else bytes(bad), watermark=110)
     )
     assert rows(client) == 90
+
+
+def test_a_timestamp_that_spark_cannot_count_is_null_and_no_other_time() -> None:
+    """Nanoseconds that were written as milliseconds came out as another time."""
+    pa = pytest.importorskip("pyarrow")
+    stamps = [1_700_000_000_123, 1_700_000_000_123_456_789, -(2**62)]
+    values = bytes_column([b"a", b"b", b"c"])
+    columns = Columns(int_column("q", [0, 1, 2]), int_column("q", stamps), bytes_column([None] * 3), values)
+    piece = PartitionColumns(TopicPartition("t", 0), columns, 0, TimestampType.CREATE_TIME, 3)
+    schema = pa.schema([("offset", pa.int64()), ("timestamp", pa.timestamp("us", "UTC"))])
+    found = to_spark(piece, schema).column("timestamp").cast(pa.int64()).to_pylist()
+    assert found == [1_700_000_000_123_000, None, None]
+
+
+def test_a_schema_that_is_not_the_sources_is_refused_before_a_task_fails_of_it() -> None:
+    types = pytest.importorskip("pyspark.sql.types")
+    source = HeadraceSource({"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"})
+    wrong = types.StructType(
+        [types.StructField("value", types.StringType()), types.StructField("id", types.LongType())]
+    )
+    with pytest.raises(ValueError, match=r"and not value string, id bigint: leave .schema\(…\) out"):
+        source.reader(wrong)

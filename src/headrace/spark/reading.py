@@ -112,20 +112,21 @@ def read_arrow(plan: ReadPlan, wanted: OffsetRange, schema: pa.Schema) -> Iterat
             forget(client)
 
 
+_MILLISECONDS_MAX = (2**63 - 1) // 1000
+
+
 def to_spark(piece: PartitionColumns, schema: pa.Schema, value_schema: ValueSchema | None = None) -> pa.RecordBatch:
     """Spark's columns: key, value, topic, partition, offset, timestamp, timestampType and, if wanted, headers."""
     columns = piece.columns
     count = len(columns)
     offsets, _, keys, values = columns_to_arrow(columns).columns
-    # Spark counts microseconds.
-    stamps = np.asarray(columns.timestamps) * 1000
     arrays = {
         "key": keys,
         "value": values,
         "topic": _repeated(piece.topic, count),
         "partition": pa.array(np.full(count, piece.partition, np.int32)),
         "offset": offsets,
-        "timestamp": pa.Array.from_buffers(schema.field("timestamp").type, count, [None, pa.py_buffer(stamps)]),
+        "timestamp": _timestamps(np.asarray(columns.timestamps), pa.timestamp("us", "UTC")),
         "timestampType": pa.array(np.full(count, int(piece.timestamp_type), np.int32)),
     }
     if value_schema is not None:
@@ -135,6 +136,15 @@ def to_spark(piece: PartitionColumns, schema: pa.Schema, value_schema: ValueSche
     if "headers" in schema.names:
         arrays["headers"] = _headers(columns, schema.field("headers").type)
     return pa.RecordBatch.from_arrays([arrays[name] for name in schema.names], schema=schema)
+
+
+def _timestamps(milliseconds: np.ndarray, kind: pa.DataType) -> pa.Array:
+    """As Spark counts them, in microseconds. Null where that is more than it can count: nanoseconds, say, taken for
+    milliseconds by whoever wrote them."""
+    are_too_large = np.abs(milliseconds) > _MILLISECONDS_MAX
+    if not are_too_large.any():
+        return pa.Array.from_buffers(kind, len(milliseconds), [None, pa.py_buffer(milliseconds * 1000)])
+    return pa.array(np.where(are_too_large, 0, milliseconds) * 1000, pa.int64(), mask=are_too_large).cast(kind)
 
 
 def _repeated(text: str, count: int) -> pa.Array:

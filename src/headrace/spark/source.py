@@ -69,6 +69,16 @@ SCHEMA = "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, 
 HEADERS_SCHEMA = "headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
 
 
+_TYPES = {
+    **dict.fromkeys(("key", "value"), "binary"),
+    **dict.fromkeys(("partition", "timestampType"), "int"),
+    "topic": "string",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+    "headers": "array<struct<key:string,value:binary>>",
+}
+
+
 class CheckpointClusterError(HeadraceError):
     """A checkpoint's offsets are those of another cluster."""
 
@@ -96,10 +106,24 @@ class HeadraceSource(DataSource):
 
         return typed_columns(_chosen(wanted), headers=bool(headers))
 
+    def _check(self, schema: StructType) -> None:
+        """Refuse a schema of the user's that is another: found out by a task, it would be a KeyError."""
+        if value_schema_options(self.options) is not None:
+            return
+        given = {one.name: one.dataType.simpleString() for one in schema}
+        other = [f"{name} {kind}" for name, kind in given.items() if _TYPES.get(name) != kind]
+        if other:
+            raise ValueError(
+                f"this source has the columns {SCHEMA} (with includeHeaders, {HEADERS_SCHEMA}), and not "
+                f"{', '.join(other)}: leave .schema(…) out, and select or cast columns afterwards"
+            )
+
     def reader(self, schema: StructType) -> DataSourceReader:
+        self._check(schema)
         return BatchReader(read_source_options(self.options, Mode.BATCH), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        self._check(schema)
         return StreamReader(read_source_options(self.options, Mode.STREAM), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:

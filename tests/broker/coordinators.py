@@ -265,6 +265,7 @@ class Machine:
     node_id = 1
     started_with = BrokerConfig.parse({})
     out_of_touch: str | None = None
+    security = SimpleNamespace(inter_broker=SimpleNamespace(security=None))
 
     def __init__(
         self,

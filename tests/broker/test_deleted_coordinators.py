@@ -34,7 +34,7 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL)
 
 
-CONTEXT: Any = SimpleNamespace(client_id="c", client_host="h", api_version=8)
+CONTEXT: Any = SimpleNamespace(client_id="c", client_host="h", api_version=8, topics_to_know=None)
 
 
 async def committed(broker: Broker) -> int:

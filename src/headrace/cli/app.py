@@ -38,7 +38,7 @@ COMMANDS = {
     "user": ("user", "Create, list, delete users that log in by SCRAM."),
     "certs": ("certs", "Make an authority and certificates for a trial."),
     "cluster": ("cluster", "Describe a cluster; start, hurt and heal one on this machine."),
-    "acl": ("acl", "Who may do what: add, list, remove rules; explain a verdict; suggest what is missing."),
+    "acl": ("acl", "Who may do what: rules, what decides, and which are missing."),
     "quota": ("quota", "How much users, client ids and addresses may use."),
     "reassign": ("reassign", "Move replicas between brokers: plan, run, status, cancel."),
     "elect": ("elect", "Elect leaders: the preferred ones, or, at a price, any."),

@@ -293,7 +293,7 @@ def test_a_log_that_moves_to_a_name_used_before_inherits_nothing_and_keeps_its_o
     directories.delete(KEY)
     new = directories.create(KEY, CONFIG, NEW, path=B)
     for number in range(30):
-        new.append(batch(*[b"%d" % number] * 3), leader_epoch=0, now_ms=NOW_MS)
+        append_one(new, batch(*[b"%d" % number] * 3), leader_epoch=0, now_ms=NOW_MS)
     new.update_high_watermark(90)
     new.delete_records(7)
     move = directories.start_move(KEY, A)

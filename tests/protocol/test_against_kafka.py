@@ -16,6 +16,8 @@ HELD_AGAINST_KIO_ALONE = (
     "AllocateProducerIds",
     "DescribeQuorum",
     "AssignReplicasToDirs",
+    "AddRaftVoter",
+    "RemoveRaftVoter",
     "ConsumerGroupHeartbeat",
     "ConsumerGroupDescribe",
     "ShareGroup",

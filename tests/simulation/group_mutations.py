@@ -131,13 +131,11 @@ def _sent(instead: Callable[..., list[Message]]) -> tuple[tuple[Any, str, Any], 
     return (member, "messages_of", instead), (engine, "messages_of", instead)
 
 
-def _dead_letters_do_not_wait(
-    self: Partition, state: Any, appended: Any, nbytes: int, acks: int, timeout_ms: int | None
-) -> Any:
-    return _replicate(self, state, appended, nbytes, 1 if self.key.topic == DEAD_LETTERS else acks, timeout_ms)
+def _dead_letters_do_not_wait(self: Partition, batches: Any, outcomes: Any, acks: int, timeout_ms: int | None) -> Any:
+    return _in_log(self, batches, outcomes, 1 if self.key.topic == DEAD_LETTERS else acks, timeout_ms)
 
 
-_replicate = Partition.replicate
+_in_log = Partition.in_log
 
 
 # --- groups -----------------------------------------------------------------------------------------------------------
@@ -287,7 +285,7 @@ GROUP_MUTATIONS: tuple[Mutation, ...] = (
         "dead letters do not wait for copies",
         "no letter lost",
         _KEY,
-        (Partition, "replicate", _dead_letters_do_not_wait),
+        (Partition, "in_log", _dead_letters_do_not_wait),
         kinds=("kill", "isolate", "pause", "cut", "power"),
     ),
     parallel_mistake(

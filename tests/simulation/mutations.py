@@ -44,9 +44,11 @@ from headrace.cluster.store.node_store import NodeStore
 from headrace.cluster.store.session import CheckVersion, ConnectionBrokenError, Create, NodeError, NodeExistsError
 from headrace.errors import ErrorCode, HeadraceError, NotLeaderOrFollowerError, StaleControllerEpochError
 from headrace.log import Appended, Log
+from headrace.log.appending import Outcome
 from headrace.log.producer_state import LogProducers
 from headrace.log.segment import Segment
 from headrace.log.state import LogState, Offsets
+from headrace.log.validation import Checked
 from headrace.testing.simulated.runs import RunResult, play
 
 # --- replication ------------------------------------------------------------------------------------------------------
@@ -112,19 +114,20 @@ def _change_role_at_once(self: Partition) -> None:
     self._take_effect()
 
 
-_replicate = Partition.replicate
+_in_log = Partition.in_log
 
 
 def _acknowledge_at_once(
-    self: Partition, state: LeaderState, appended: Appended, nbytes: int, acks: int, timeout_ms: int | None
+    self: Partition, batches: Sequence[Checked], outcomes: list[Outcome], acks: int, timeout_ms: int | None
 ) -> Any:
-    return _replicate(self, state, appended, nbytes, 1, timeout_ms)
+    return _in_log(self, batches, outcomes, 1, timeout_ms)
 
 
 def _duplicates_do_not_wait(
-    self: Partition, state: LeaderState, appended: Appended, nbytes: int, acks: int, timeout_ms: int | None
+    self: Partition, batches: Sequence[Checked], outcomes: list[Outcome], acks: int, timeout_ms: int | None
 ) -> Any:
-    return _replicate(self, state, appended, nbytes, 1 if appended.duplicate else acks, timeout_ms)
+    are_duplicates = all(isinstance(one, Appended) and one.duplicate for one in outcomes)
+    return _in_log(self, batches, outcomes, 1 if are_duplicates else acks, timeout_ms)
 
 
 def _falling_watermark(state: LeaderState, now_ms: float) -> bool:
@@ -419,13 +422,13 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "acknowledged by the leader alone",
         "acks=all",
-        ((Partition, "replicate", _acknowledge_at_once),),
+        ((Partition, "in_log", _acknowledge_at_once),),
         kinds=_ALL_ENDS,
     ),
     Mutation(
         "duplicates do not wait",
         "duplicates wait too",
-        ((Partition, "replicate", _duplicates_do_not_wait),),
+        ((Partition, "in_log", _duplicates_do_not_wait),),
         scenario="again to a lagging leader",
         clients=_W,
     ),

@@ -75,7 +75,6 @@ def command(
         Path | None,
         typer.Option(
             "--schema",
-            exists=True,
             dir_okay=False,
             help="Values are JSON, written by the schema in this file (.avsc, .json, .proto), which is registered.",
         ),

@@ -113,7 +113,8 @@ class ShareConsumer(ShareConsumerBase, Generic[K, V]):
                     deadline = self._clock.monotonic() + timeout
                     # A fetch that is under way may bring records: they are given back with the rest.
                     self._wait_for(core, lambda: core.is_quiet, timeout, is_ticking=False)
-                    calls = core.begin_close()
+                    with self._bytes_moving():
+                        calls = core.begin_close()
                     left_s = max(0.0, deadline - self._clock.monotonic())
                     self._wait_for(core, lambda: all(call.done for call in calls), left_s, is_ticking=False)
         finally:

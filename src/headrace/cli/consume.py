@@ -15,7 +15,7 @@ from headrace.cli.exits import ReaderGone
 from headrace.cli.formats import NAMES, SCHEMA_FORMATS, Writer, for_terminals, writer_for
 from headrace.cli.options import Target, admin_for, only, plain_kernels, targeted
 from headrace.cli.output import Tick, note, progress, silent, usage
-from headrace.cli.reading import Piece, PrintedRange, Share, read_ranges
+from headrace.cli.reading import GroupShare, Piece, PrintedRange, read_ranges
 from headrace.cli.times import duration_ms, is_duration, moment_ms
 from headrace.client.admin import Admin, OffsetSpec
 from headrace.client.admin.topics import READ_COMMITTED, READ_UNCOMMITTED
@@ -156,7 +156,7 @@ def _print_share(
     timeout_s: float,
 ) -> None:
     """As a member of a group: what was printed is committed, now and then and at the end, also after Ctrl-C."""
-    share = Share(consumer, topics, consumer.commit_sync)
+    share = GroupShare(consumer, topics, consumer.commit_sync)
     ends = None if ranges is None else {tp: wanted.end or 0 for tp, wanted in ranges.items()}
     committed_at = time.monotonic()
     try:

@@ -15,7 +15,7 @@ from headrace.topics import TopicPartition
 from headrace.words import plural, visible
 
 if TYPE_CHECKING:
-    from headrace.client.history import GroupLog, MemberPlan, Plan, Timeline
+    from headrace.client.history import AssignmentPlan, GroupLog, GroupTimeline, MemberPlan
 
 #: Kinds of causes that somebody should look at.
 _BAD = ("poll too late", "session over", "left or lost")
@@ -66,7 +66,7 @@ def group_log(admin: Admin, client: dict[str, Any], group: str) -> GroupLog:
     return read_group(group, only(client, CONSUMER_CONFIGS), partitions, (start, end), names)
 
 
-def history_lines(made: Timeline, last: int) -> list[str]:
+def history_lines(made: GroupTimeline, last: int) -> list[str]:
     """A timeline for a person, the latest last."""
     shown = made.rebalances[-last:]
     lines = []
@@ -217,7 +217,7 @@ def _weight(text: str) -> float:
         raise usage(f"--weight takes a number, not {text!r}") from None
 
 
-def plan_lines(plan: Plan, clients: dict[str, str], now: list[MemberPlan]) -> list[str]:
+def plan_lines(plan: AssignmentPlan, clients: dict[str, str], now: list[MemberPlan]) -> list[str]:
     """A plan for a person."""
     before = {one.member_id: len(one.owns) for one in now}
     rows = [

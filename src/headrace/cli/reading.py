@@ -45,7 +45,7 @@ def read_ranges(
         yield piece.topic_partition, piece.columns
 
 
-class Share:
+class GroupShare:
     """Reads topics as a member of the consumer's group."""
 
     def __init__(self, consumer: Consumer, topics: list[str], on_revoked: Callable[[], None]) -> None:

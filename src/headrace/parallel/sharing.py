@@ -70,7 +70,7 @@ class _Held:
 
 
 @dataclass(slots=True)
-class ShareMember:
+class SharingMember:
     """What is seen of it from outside."""
 
     group: str
@@ -100,7 +100,7 @@ class ShareEngine:
         clock: Clock,
         loop: asyncio.AbstractEventLoop | None,
     ) -> None:
-        self.member = ShareMember(config["group.id"], workers)
+        self.member = SharingMember(config["group.id"], workers)
         self._topics = topics
         self._config = config
         self._handling = handling.prepare()

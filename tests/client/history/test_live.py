@@ -19,7 +19,7 @@ from tests.waiting import eventually
 from headrace import Consumer, Producer
 from headrace.cli.group_history import group_log
 from headrace.client.admin import Admin, NewTopic
-from headrace.client.history import CauseKind, Timeline, timeline
+from headrace.client.history import CauseKind, GroupTimeline, timeline
 from headrace.testing.embedded import broker
 
 ENVIRONMENT = "HEADRACE_TEST_KAFKA"
@@ -83,7 +83,7 @@ def test_killed_slow_and_restarted_members_are_told_apart(place: tuple[str, bool
     with Admin(bootstrap_servers=address) as admin:
         admin.create_topics([NewTopic(topic, PARTITIONS, 1)]).all()
 
-        def told() -> Timeline:
+        def told() -> GroupTimeline:
             return timeline(group_log(admin, {"bootstrap.servers": address}, group))
 
         def of(kind: CauseKind, client: str) -> Callable[[], bool]:

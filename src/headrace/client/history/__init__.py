@@ -2,20 +2,20 @@
 
 from headrace.client.history.documents import plan_document, timeline_document
 from headrace.client.history.reading import GroupLog, HistoryError, read_group
-from headrace.client.history.timeline import Cause, CauseKind, Flapping, Rebalance, Timeline, timeline
-from headrace.client.history.what_if import Change, MemberPlan, Plan, WhatIfError, what_if
+from headrace.client.history.timeline import Cause, CauseKind, Flapping, GroupTimeline, Rebalance, timeline
+from headrace.client.history.what_if import AssignmentPlan, Change, MemberPlan, WhatIfError, what_if
 
 __all__ = [
+    "AssignmentPlan",
     "Cause",
     "CauseKind",
     "Change",
     "Flapping",
     "GroupLog",
+    "GroupTimeline",
     "HistoryError",
     "MemberPlan",
-    "Plan",
     "Rebalance",
-    "Timeline",
     "WhatIfError",
     "plan_document",
     "read_group",

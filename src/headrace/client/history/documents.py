@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.client.history.timeline import Rebalance, Timeline
-from headrace.client.history.what_if import Plan
+from headrace.client.history.timeline import GroupTimeline, Rebalance
+from headrace.client.history.what_if import AssignmentPlan
 
 
-def timeline_document(made: Timeline, last: int) -> dict[str, Any]:
+def timeline_document(made: GroupTimeline, last: int) -> dict[str, Any]:
     """A timeline as JSON has it."""
     return {
         "group": made.group,
@@ -54,7 +54,7 @@ def _document(one: Rebalance) -> dict[str, Any]:
     }
 
 
-def plan_document(plan: Plan, clients: dict[str, str]) -> dict[str, Any]:
+def plan_document(plan: AssignmentPlan, clients: dict[str, str]) -> dict[str, Any]:
     """A plan as JSON has it."""
     fewest, most = plan.balance
     return {

@@ -53,7 +53,7 @@ class Cause:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class PartitionMove:
     """A partition and who had it before and has it now; "" is nobody."""
 
     partition: TopicPartition
@@ -72,7 +72,7 @@ class Rebalance:
     members_before: int
     took_ms: int | None = None
     is_took_exact: bool = False
-    moves: list[Move] = field(default_factory=list)
+    moves: list[PartitionMove] = field(default_factory=list)
     idle_ms: dict[TopicPartition, int] = field(default_factory=dict)
     """For how long partitions that were given to another had no owner, at most."""
     skipped: int = 0
@@ -91,7 +91,7 @@ class Flapping:
 
 
 @dataclass(slots=True)
-class Timeline:
+class GroupTimeline:
     """A group's rebalances, the oldest first."""
 
     group: str
@@ -103,9 +103,9 @@ class Timeline:
     """Whether the causes are the coordinator's own words."""
 
 
-def timeline(log: GroupLog) -> Timeline:
+def timeline(log: GroupLog) -> GroupTimeline:
     """What the log says of a group's rebalances."""
-    made = Timeline(log.group, begins_ms=log.begins_ms, is_cut=log.is_cut)
+    made = GroupTimeline(log.group, begins_ms=log.begins_ms, is_cut=log.is_cut)
     previous: Generation | None = None
     for at, generation in enumerate(log.generations):
         if previous is not None and _is_same(previous, generation):
@@ -136,7 +136,7 @@ def _rebalance(log: GroupLog, before: Generation | None, now: Generation, follow
     made = Rebalance(now.number, now.at_ms, [], len(now.members), len(before.members))
     made.skipped = max(0, now.number - before.number - 1)
     made.moves = [
-        Move(one, had.get(one, ""), owners.get(one, ""))
+        PartitionMove(one, had.get(one, ""), owners.get(one, ""))
         for one in sorted({*had, *owners})
         if had.get(one, "") != owners.get(one, "")
     ]

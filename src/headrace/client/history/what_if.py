@@ -62,7 +62,7 @@ class Change:
 
 
 @dataclass(slots=True)
-class Plan:
+class AssignmentPlan:
     """An assignment, next to the one that is."""
 
     strategy: str
@@ -88,7 +88,7 @@ def what_if(
     *,
     lag: Mapping[TopicPartition, int] | None = None,
     replica_racks: Mapping[str, list[list[str | None]]] | None = None,
-) -> Plan:
+) -> AssignmentPlan:
     """The assignment after a change; `partitions` is how many each topic has now, `strategy` the present one."""
     now = list(members)
     there = _changed_members(now, change)
@@ -216,7 +216,7 @@ def _plan(
     made: dict[str, list[TopicPartition]],
     counts: Mapping[str, int],
     lag: Mapping[TopicPartition, int],
-) -> Plan:
+) -> AssignmentPlan:
     before = {one: member.member_id for member in now for one in member.owns}
     after = {one: member for member, own in made.items() for one in own}
     moves = [
@@ -226,7 +226,7 @@ def _plan(
     ]
     wanted = {topic for member in there for topic in member.topics}
     known = {member.member_id for member in now}
-    return Plan(
+    return AssignmentPlan(
         strategy,
         made,
         moves,

@@ -81,3 +81,18 @@ def test_the_architecture_has_every_room_and_only_files_that_are_there() -> None
     assert not [name for name in named if not any((folder / name).exists() for folder in folders)]
     anywhere = {path.name for folder in ("src", "tests") for path in (ROOT / folder).rglob("*.py")}
     assert {Path(name).name for name in re.findall(r"[\w/]+\.py\b", page)} <= anywhere
+
+
+def test_the_map_of_changes_names_only_what_is_there() -> None:
+    named: list[Path] = []
+    for line in (ROOT / "CONTRIBUTING.md").read_text().partition("## Where do I change")[2].splitlines():
+        if not line.startswith("| ") or line.startswith("| what"):
+            continue
+        folder = ROOT
+        for path in re.findall(r"`([\w./]+(?:/|\.py|\.md|\.yml|\.toml))`", line):
+            candidates = [ROOT / path, ROOT / "src" / "headrace" / path, folder / path, folder.parent / path]
+            found = next((candidate for candidate in candidates if candidate.exists()), None)
+            assert found is not None, f"{path} of: {line}"
+            folder = found if found.is_dir() else found.parent
+            named.append(found)
+    assert len(named) > 50

@@ -46,6 +46,15 @@ test-long: $(STAMP)
 test-pythons: $(STAMP)
 	$(BIN)/python -m tests.pythons $(PYTHONS)
 
+# A wheel and a source archive in build/dist, each installed alone and then tested on every Python that can be had.
+# The version is in src/headrace/_version.py; the tag is set by hand when this has passed.
+.PHONY: release
+release: $(STAMP)
+	rm -rf build/dist
+	$(BIN)/python -m pip install --quiet build
+	$(BIN)/python -m build --outdir build/dist .
+	$(BIN)/python -m tests.pythons $(PYTHONS) $$(for file in build/dist/*; do echo --archive $$file; done)
+
 # Lint, types, import contracts.
 check: $(STAMP)
 	$(BIN)/ruff check src tests bench examples

@@ -1,5 +1,8 @@
 """The quick tests on other Pythons: `python -m tests.pythons [3.12 3.13 …] [--debian SUITE]`, or `make test-pythons`.
 
+With `--archive FILE` (a wheel, a source archive; `make release`) it is not the checkout that is installed but that
+file: first alone, where a record has to go in and out, then with what the tests need.
+
 An interpreter is looked for on the PATH (`python3.13`), among pyenv's, and with `uv python find`. With `--debian` it is
 that of a release of Debian's, unpacked into `build/pythons` with debootstrap and used by chroot (as root; nothing else
 of this machine is touched). Each has an environment of its own in `build/pythons`, made anew when `pyproject.toml`
@@ -25,6 +28,19 @@ QUICK = (
     *("-m", "pytest", "-q", "-n", "3", "--dist", "loadfile", "--ignore=tests/spark"),
     *("-m", "not slow and not long", "-p", "no:cacheprovider"),
 )
+# What has to work with the package alone, without any extra: a broker, a producer, a consumer.
+_ALONE = """
+import headrace.testing
+from headrace import Consumer, Producer
+
+with headrace.testing.broker() as kafka:
+    with Producer(bootstrap_servers=kafka.address) as producer:
+        producer.send("events", b"value").result()
+    with Consumer(bootstrap_servers=kafka.address, group_id="g", auto_offset_reset="earliest") as consumer:
+        consumer.subscribe(["events"])
+        records = [record for record in consumer.poll(30.0)]
+assert [record.value for record in records] == [b"value"], records
+"""
 _DEBIAN_PACKAGES = "python3,python3-venv,python3-dev,ca-certificates,git,procps"
 # An index or a proxy that pip is told of by the environment or its own file has to be known inside too, and so has
 # whoever this machine trusts.
@@ -49,6 +65,18 @@ class Python:
         """A command in the project, as this Python sees it."""
         line = 'cd "$0" && exec "$@"'
         return subprocess.run([*self.inside, "sh", "-c", line, self.project, *command], env=_environment()).returncode
+
+    def prepare_from(self, archive: Path) -> bool:
+        """Whether the archive can be installed, works without anything else, and with what the tests need."""
+        python = f"{self.environment}/bin/python"
+        shutil.rmtree(self.environment, ignore_errors=True)
+        return (
+            self.run(self.executable, "-m", "venv", self.environment) == 0
+            and self.run(python, "-m", "pip", "install", "--quiet", str(archive)) == 0
+            and self.run(f"{self.environment}/bin/headrace", "--version") == 0
+            and self.run(python, "-I", "-c", _ALONE) == 0
+            and self.run(python, "-m", "pip", "install", "--quiet", f"{archive}[dev]") == 0
+        )
 
     def prepare(self) -> bool:
         """Whether there is an environment with the project and all that its tests need."""
@@ -99,10 +127,11 @@ def candidates(version: str) -> list[str]:
     return [one for one in found if one]
 
 
-def find(version: str) -> Python | None:
+def find(version: str, kind: str = "") -> Python | None:
+    """An interpreter; `kind` keeps environments of different archives apart."""
     for executable in candidates(version):
         if version_of(executable) == version:
-            return Python(version, executable, str(PLACE / version))
+            return Python(version, executable, str(PLACE / (version + kind)))
     return None
 
 
@@ -136,19 +165,28 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.pythons", description=__doc__.partition("\n")[0])
     parser.add_argument("versions", nargs="*", help="3.12, 3.13 …; else those of the classifiers, and the next")
     parser.add_argument("--debian", metavar="SUITE", action="append", default=[], help="the Python of this release too")
+    parser.add_argument(
+        "--archive", metavar="FILE", type=Path, action="append", default=[], help="install this instead"
+    )
     options = parser.parse_args()
     outcomes: dict[str, str] = {}
-    pythons = {version: find(version) for version in options.versions or said_versions()}
-    found = [one for one in pythons.values() if one is not None] + [debian(suite) for suite in options.debian]
-    for python in found:
-        print(f"--- Python {python.version} ({' '.join((*python.inside, python.executable))})", flush=True)
-        if not python.prepare():
-            outcomes[python.version] = "cannot be installed on"
-        else:
-            outcomes[python.version] = "passed" if python.test() == 0 else "FAILED"
-    for version, one in pythons.items():
-        if one is None:
-            outcomes.setdefault(version, "not found")
+    versions = options.versions or said_versions()
+    archives: list[Path | None] = [path.resolve() for path in options.archive] or [None]
+    found = 0
+    for archive in archives:
+        pythons = {version: find(version, f"-{archive.name}" if archive else "") for version in versions}
+        chosen = [one for one in pythons.values() if one is not None]
+        for python in [*chosen, *(debian(suite) for suite in options.debian if archive is None)]:
+            name = f"{python.version}, {archive.name}" if archive else python.version
+            print(f"--- Python {name} ({' '.join((*python.inside, python.executable))})", flush=True)
+            found += 1
+            if not (python.prepare_from(archive) if archive else python.prepare()):
+                outcomes[name] = "cannot be installed on"
+            else:
+                outcomes[name] = "passed" if python.test() == 0 else "FAILED"
+        outcomes |= {
+            version: "not found" for version, one in pythons.items() if one is None and version not in outcomes
+        }
     print("\n".join(f"Python {version}: {outcome}" for version, outcome in outcomes.items()))
     return 0 if found and all(outcome in ("passed", "not found") for outcome in outcomes.values()) else 1
 

@@ -11,17 +11,24 @@ from typing import Any
 
 import pytest
 
+from headrace.coordination import Caller
 from headrace.errors import ErrorCode
 from headrace.groups import GroupConfig, GroupCoordinator, GroupState, Now, StoredRecord
 from headrace.groups.classic.kind import ClassicGroups
 from headrace.groups.classic.rebalance import Rebalances
 from headrace.groups.classic.records import group_record
+from headrace.groups.classic.state import ClassicGroup
+from headrace.groups.consumer import records as consumer_records
+from headrace.groups.consumer.group import ConsumerMember
 from headrace.groups.group_offsets import CommittedOffset
 from headrace.groups.loading import Loader
 from headrace.groups.records import offset_record
+from headrace.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
+from headrace.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from headrace.protocol.messages.describe_groups import DescribeGroupsRequest
 from headrace.protocol.messages.list_groups import ListGroupsRequest
 from headrace.protocol.messages.offset_fetch import OffsetFetchRequest
+from headrace.protocol.stored.consumer_offsets import encode_record
 
 from .driver import Driver, Topics
 from .members import Members
@@ -212,6 +219,28 @@ def test_who_waits_for_a_group_in_its_old_partition_is_told_when_it_is_found_in_
     joining = Members(driver).join(group=name, version=3)
     driver.load(1)
     assert driver.answers[joining].error_code == ErrorCode.NOT_COORDINATOR
+
+
+def test_members_from_before_a_change_of_protocol_that_was_not_written_do_not_come_back() -> None:
+    """The consumer group became a classic one: its tombstones could not be written, the classic group was later."""
+    driver = Driver(load=False)
+    partition = driver.coordinator.partition_of("g")
+    member = consumer_records.member("g", ConsumerMember("ghost", topics=frozenset({"t"}), rebalance_timeout_ms=1))
+    before = [StoredRecord(*encode_record(*record, 0)) for record in (member, consumer_records.epoch("g", 4, 0))]
+    record = group_record(ClassicGroup("g", partition, state=GroupState.EMPTY, generation=5), {})
+    driver.log[partition] = [*before, StoredRecord(record.key, record.value)]
+    driver.load_all()
+    [listed] = driver.ask("list_groups", ListGroupsRequest(), 5).groups
+    assert listed.group_type == "classic"
+
+    joins = ConsumerGroupHeartbeatRequest(group_id="g", member_id="m", rebalance_timeout_ms=1000)
+    joins.subscribed_topic_names, joins.topic_partitions = ["t"], []
+    driver.absorb(driver.coordinator.consumer.heartbeat(Caller("join", "c", "/h", 1), joins, driver.now))
+    assert driver.answers["join"].error_code == ErrorCode.NONE
+    driver.reload()
+    describes = ConsumerGroupDescribeRequest(group_ids=["g"])
+    driver.absorb(driver.coordinator.consumer.describe(Caller("describe", "c", "/h", 1), describes, driver.now))
+    assert [one.member_id for one in driver.answers["describe"].groups[0].members] == ["m"]
 
 
 def test_a_partition_that_serves_takes_no_more_records() -> None:

@@ -17,6 +17,7 @@ from headrace.groups.group_offsets import CommittedOffset
 from headrace.groups.kinds import KindOfGroup, LoadedGroup, LoadedRecord
 from headrace.protocol.stored.consumer_offsets import (
     RECORD_TYPES,
+    GroupMetadataKey,
     LegacyOffsetCommitValue,
     OffsetCommitValue,
     decode_record,
@@ -92,23 +93,35 @@ class Loader:
                 self._settled[name] = stored
 
     def groups(self, partition: int, kinds: Iterable[KindOfGroup]) -> Iterator[Group]:
-        """Of two of one name, which only a write that failed in part can leave behind, the one written last is last."""
+        """A group whose change of kind could not be written may be there twice: it is what was written last.
+
+        What the log has of the other one is to be ended with the group's next step. Left alone, its members would be
+        back when the group becomes of their kind again.
+        """
         by_type: dict[int, list[LoadedRecord]] = {}
+        keys: dict[tuple[str, int], list[bytes]] = {}  # by group and type
         for stored in self._settled.values():
             if stored.key[:2] not in _OFFSETS:
                 found = self._decode(stored)
                 if found is not None:
                     record_type = int.from_bytes(stored.key[:2], "big")
                     by_type.setdefault(record_type, []).append(LoadedRecord(*found, stored.sequence))
-        groups: list[LoadedGroup] = []
+                    keys.setdefault((_group_of(found[0]), record_type), []).append(stored.key)
+        groups: list[tuple[LoadedGroup, frozenset[int]]] = []
         for kind in kinds:
             records = [record for record_type in kind.record_types for record in by_type.pop(record_type, ())]
             records.sort(key=lambda record: record.sequence)
-            groups += kind.loaded(partition, records)
+            groups += ((loaded, kind.record_types) for loaded in kind.loaded(partition, records))
         self.report.skipped += sum(map(len, by_type.values()))  # of kinds that are not served here
-        groups.sort(key=lambda loaded: loaded.sequence)
-        self.report.groups += len({loaded.group.group_id for loaded in groups})
-        yield from (loaded.group for loaded in groups)
+        groups.sort(key=lambda entry: entry[0].sequence)
+        latest = {loaded.group.group_id: loaded.group for loaded, _ in groups}
+        for (group, _), record_types in groups:
+            lasting = latest[group.group_id]
+            if lasting is not group:
+                for record_type in record_types:
+                    lasting.book.unwritten.update(dict.fromkeys(keys.get((group.group_id, record_type), ())))
+        self.report.groups += len(latest)
+        yield from latest.values()
 
     def offsets(self) -> Iterator[LoadedOffset]:
         """In the order in which they were written, so that later ones count as later."""
@@ -133,6 +146,11 @@ class Loader:
             self.report.skipped += 1
             return None
         return record.key, record.value
+
+
+def _group_of(key: Any) -> str:
+    name: str = key.group if isinstance(key, GroupMetadataKey) else key.group_id
+    return name
 
 
 def loaded_offset(value: OffsetCommitValue | LegacyOffsetCommitValue) -> CommittedOffset:

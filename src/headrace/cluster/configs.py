@@ -262,11 +262,12 @@ def describe_client_metrics(overrides: Mapping[str, str], names: Iterable[str] |
         if wanted is not None and key.name not in wanted:
             continue
         value = format_value(values[key.name])
-        synonyms: tuple[SynonymEntry, ...] = (SynonymEntry(key.name, _text_of_default(key), ConfigSource.DEFAULT),)
+        # As in Kafka, a default is none of the synonyms here.
+        synonyms: tuple[SynonymEntry, ...] = ()
         source = ConfigSource.DEFAULT
         if key.name in overrides:
             source = ConfigSource.CLIENT_METRICS
-            synonyms = (SynonymEntry(key.name, value, source), *synonyms)
+            synonyms = (SynonymEntry(key.name, value, source),)
         entries.append(ConfigEntry(key.name, value, source, False, False, key.type, synonyms, key.doc))
     return entries
 

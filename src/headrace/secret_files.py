@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import BinaryIO
 
 
 def write_secret(path: Path, text: str) -> Path:
@@ -15,3 +16,8 @@ def write_secret(path: Path, text: str) -> Path:
         file.write(text)
     beside.replace(path)
     return path
+
+
+def append_privately(path: Path) -> BinaryIO:
+    """Open a file, such as a log, to write on at its end; if it is new, nobody else can read it."""
+    return open(path, "ab", opener=lambda name, flags: os.open(name, flags, 0o600))

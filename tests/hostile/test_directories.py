@@ -29,6 +29,16 @@ def test_only_the_owner_can_read_what_a_broker_writes(tmp_path: Path) -> None:
     assert open_to_others == []
 
 
+def test_only_the_owner_can_look_into_a_shared_directory_of_metadata(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        with broker(str(tmp_path / "data"), overrides={"headrace.metadata.dir": str(tmp_path / "metadata")}):
+            modes = {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "metadata", *tmp_path.rglob("*"))}
+    finally:
+        os.umask(before)
+    assert modes <= {0o700, 0o600}
+
+
 def test_a_linked_partition_is_served(tmp_path: Path, failures: list[str]) -> None:
     """As Apache Kafka serves it: who can make a link in a log directory has the data anyway."""
     data, elsewhere = tmp_path / "data", tmp_path / "elsewhere"

@@ -113,7 +113,7 @@ def start(
         cluster.check_ports()
         if not adopt:
             cluster.check_place()
-        where.mkdir(parents=True, exist_ok=True)
+        where.mkdir(0o700, parents=True, exist_ok=True)
         if secure:
             cluster.overrides |= make_secure(where)
     cluster.adopts = cluster.adopts or adopt

@@ -28,7 +28,7 @@ from headrace.cli.options_of_start import settings_as_options
 from headrace.cli.output import CommandError, usage
 from headrace.cli.secured_cluster import DIRECTORY, PROTOCOL, client_config, client_file, is_secure
 from headrace.cli.start import default_directory
-from headrace.secret_files import write_secret
+from headrace.secret_files import append_privately, write_secret
 from headrace.words import some
 
 BROKERS_MAX = 32
@@ -232,7 +232,7 @@ class LocalCluster:
         command += ["--dir", str(self.directory / f"broker-{broker.id}"), "--listen", broker.address]
         command += ["--adopt"] if self.adopts else []
         command += settings_as_options(settings, self.directory / f"broker-{broker.id}.secrets")
-        with self.log_path(broker).open("ab") as log:
+        with append_privately(self.log_path(broker)) as log:
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -300,7 +300,7 @@ class LocalCluster:
         check_installed()
         self.stop_console()
         file = client_file(self.directory)
-        with (self.directory / _CONSOLE_LOG).open("ab") as log:
+        with append_privately(self.directory / _CONSOLE_LOG) as log:
             process = subprocess.Popen(
                 command_of_console(self.bootstrap, port, allow_changes=allow_changes, with_parent=False),
                 stdin=subprocess.DEVNULL,

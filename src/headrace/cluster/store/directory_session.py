@@ -67,6 +67,7 @@ class SharedTree:
         self._position = 0
         # Beyond the position there may be what a process that died has written half.
         self._size_seen = -1
+        disk.makedirs(directory)  # by itself: of several at once only the last would be its owner's alone
         disk.makedirs(os.path.join(directory, "sessions"))
 
     def session_path(self, name: str) -> str:

@@ -75,6 +75,17 @@ def test_tokens_of_every_key_are_taken(tokens: SignedTokens) -> None:
         assert 0 < proof.expires_at_ms - time.time() * 1000 <= 600_000
 
 
+def test_the_only_key_need_not_be_named(tmp_path: Path) -> None:
+    file = tmp_path / "jwks.json"
+    file.write_text(json.dumps({"keys": JWKS["keys"][:1]}))
+    tokens = SignedTokens("L", BrokerConfig.parse(settings(file.as_uri())), file.as_uri())
+    assert tokens.check(token(kid=None)).name == "alice"
+    with pytest.raises(BadCredentialsError, match="Signature"):
+        tokens.check(token(OTHER, kid=None))
+    with pytest.raises(BadCredentialsError, match="no key"):
+        tokens.check(token(kid="another"))
+
+
 def with_header(changed: dict[str, Any], given: str) -> str:
     _, claims, signature = given.split(".")
     header = base64.urlsafe_b64encode(json.dumps(changed).encode()).decode().rstrip("=")
@@ -105,6 +116,10 @@ PUBLIC_PEM = RSA.public_key().public_bytes(serialization.Encoding.PEM, serializa
         (token(nbf=NOW + 1000), "not yet valid"),
         (token(sub=""), "no name"),
         (token(sub=None), "no name"),
+        (token(sub="half of a character: \ud800"), "no name"),
+        (token(exp=1e300), "when it ends"),
+        (token(exp=10**400), "when it ends"),
+        (token(scope=[["read"]]), "lacks the scope read"),
         (with_header({"alg": "none", "kid": "one"}, token()), "signed by none"),
         (with_header({"alg": "none"}, token()).rpartition(".")[0] + ".", "signed by none"),
         (with_header({"alg": "HS256", "kid": "one"}, token()), "signed by HS256"),

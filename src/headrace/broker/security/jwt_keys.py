@@ -10,7 +10,6 @@ import asyncio
 import base64
 import json
 import logging
-import math
 import time
 import urllib.error
 import urllib.parse
@@ -44,6 +43,8 @@ _TIMEOUT_S: Final = 10.0
 #: How soon after one look a token with an unknown key is a reason for the next.
 _LOOK_AGAIN_S: Final = 10.0
 _NAME_MAX: Final = 1000
+#: The end of the year 9999, in seconds: nothing that ends later can be told in an answer.
+_TIME_MAX: Final = 253_402_300_799
 
 KeyOf = Callable[[Mapping[str, Any]], Any]
 
@@ -76,12 +77,14 @@ class TokenRules:
     def proof(self, claims: Mapping[str, Any]) -> Proof:
         """Who it is of, and until when; whatever else has to be right is by now."""
         name, ends = claims.get(self.name_claim), claims.get("exp")
-        if not isinstance(name, str) or not name.strip() or len(name) > _NAME_MAX:
+        if not isinstance(name, str) or not name.strip() or len(name) > _NAME_MAX or not _is_text(name):
             raise BadCredentialsError(f"the token's {self.name_claim} is no name")
-        if isinstance(ends, bool) or not isinstance(ends, (int, float)) or not math.isfinite(ends):
+        # A comparison that holds for no NaN.
+        if isinstance(ends, bool) or not isinstance(ends, (int, float)) or not 0 <= ends <= _TIME_MAX:
             raise BadCredentialsError("the token does not say when it ends")
         given = claims.get(self.scope_claim, ())
-        scope = frozenset(given.split() if isinstance(given, str) else given if isinstance(given, list) else ())
+        words = given.split() if isinstance(given, str) else given if isinstance(given, list) else ()
+        scope = frozenset(word for word in words if isinstance(word, str))
         if not self.scope <= scope:
             raise BadCredentialsError(f"the token lacks the scope {' '.join(sorted(self.scope - scope))}")
         return Proof(name, expires_at_ms=int(ends * 1000))
@@ -113,7 +116,9 @@ class SignedTokens:
             header = jwt.get_unverified_header(token)
         except (jwt.PyJWTError, ValueError) as error:
             raise BadCredentialsError(f"the token cannot be read: {error}") from None
-        key = self._keys.get(header.get("kid")) or (self._keys.get(None) if len(self._keys) == 1 else None)
+        key = self._keys.get(header.get("kid"))
+        if key is None and len(self._keys) == 1 and (None in self._keys or "kid" not in header):
+            (key,) = self._keys.values()  # there is no other that it could mean
         if header.get("alg") not in ALGORITHMS:
             raise BadCredentialsError(f"tokens signed by {visible(str(header.get('alg'))[:40])} are not taken")
         if key is None:
@@ -213,6 +218,15 @@ def _keys_in(data: bytes) -> dict[str | None, Any]:
     if not found:
         raise ValueError("there is no key in it by which a signature could be checked")
     return found
+
+
+def _is_text(name: str) -> bool:
+    """Whether it can be told in an answer: JSON has a way to write halves of characters."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _milliseconds(config: BrokerConfig, listener: str, key: str) -> float:

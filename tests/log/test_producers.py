@@ -18,7 +18,7 @@ from headrace.log import Appended, Log, LogConfig, Origin, Verification, produce
 from headrace.log.files import LogFile
 from headrace.log.producer_state import WrittenBatch
 from headrace.runtime import DiskError
-from headrace.runtime.simulated import CrashModel
+from headrace.runtime.simulated import CrashModel, Host
 
 from .making import NOW_MS, batch, make_host, marker, open_log
 
@@ -417,3 +417,29 @@ def test_cutting_the_log_takes_back_what_producers_wrote() -> None:
     assert log.producers.producers[5].last_sequence == 3
     assert all(send(log, 5, 0, sequence).duplicate for sequence in range(4))
     assert send(log, 5, 0, 4).base_offset == 4
+
+
+def test_a_cut_to_where_one_snapshot_was_made_takes_back_those_beyond_it() -> None:
+    """One that stayed would tell later, of another course of events, that batches are there which were cut off."""
+    host = make_host()
+    config = LogConfig(segment_bytes=400)
+    log = open_log(host, config)
+    for sequence in range(20):
+        send(log, 5, 0, sequence)
+    bases = [segment.base_offset for segment in log.segments]
+    assert len(bases) > 3
+    log.truncate_to(bases[1])
+    for sequence in range(20):
+        send(log, 6, 0, sequence)
+    again = bases[2] + 1
+    log.truncate_to(again)
+    for known in (log, _killed_and_opened(host, log, config)):
+        producers = known.producers.producers
+        assert (producers[5].last_sequence, producers[6].last_sequence) == (bases[1] - 1, again - bases[1] - 1)
+
+
+def _killed_and_opened(host: Host, log: Log, config: LogConfig) -> Log:
+    log.sync()
+    host.kill(power_loss=False)
+    host.restart()
+    return open_log(host, config, recovery_point=log.end_offset)

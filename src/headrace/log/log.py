@@ -357,6 +357,9 @@ class Log(AppendableLog):
         if known.producers or known.ended:
             load_snapshot(state, self.files.snapshots, offset, segments[0].base_offset, self._clock.now_ms())
             replay(state, segments, offset)
+            # A snapshot does not have the ends that may still be lost: what they end is unstable as before.
+            kept = [one for one in known.ended if one.marker_offset < offset]
+            state.ended = tuple(sorted({*kept, *state.ended}, key=lambda one: one.marker_offset))
         state.end_offset = offset
         return state
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -179,6 +180,52 @@ def test_a_restored_checkpoint_and_two_sinks_under_one_name_are_refused(
     # As it is told: the first stays, and the second gets a name.
     run(rows, both(named), checkpoint)
     assert audit(expected + Counter(numbers(200, ROWS)), written(kafka, sink)) == (0, 0)
+
+
+@pytest.mark.parametrize("query_id", [None, "of-the-users"])
+def test_sinks_on_threads_of_a_batch_are_held_to_the_same(
+    spark: Any, kafka: BrokerProcess, checkpoint: str, query_id: str | None
+) -> None:
+    """They did not know Spark's batch: with a `query_id` they skipped what another checkpoint had under its number."""
+    from pyspark.errors import StreamingQueryException
+
+    from headrace.spark import exactly_once
+
+    name = query_id or "sparks"
+    source, sink, expected = filled(kafka, f"threads-{name}")
+    other = make_topic(kafka.address, f"threads-{name}-other", 1)
+    rows = stream(spark, kafka.address, source).select("value")
+
+    def on_threads(*sinks: Any) -> Any:
+        def write(frame: Any, batch_id: int) -> None:
+            with ThreadPoolExecutor(len(sinks)) as pool:
+                for done in [pool.submit(one, frame, batch_id) for one in sinks]:
+                    done.result()
+
+        return write
+
+    def once(topic: str, name: str) -> Any:
+        return exactly_once(topic, kafka.address, query_id=query_id, sink=name)
+
+    run(rows, on_threads(once(sink, "one"), once(other, "two")), checkpoint)
+    assert audit(expected, written(kafka, sink)) == (0, 0)
+    assert audit(expected, written(kafka, other)) == (0, 0)
+    with_keys(kafka.address, source, numbers(100, ROWS))
+    with pytest.raises(StreamingQueryException, match="need names of their own"):
+        run(rows, on_threads(once(sink, "one"), once(other, "one")), checkpoint)
+    if query_id is not None:
+        with pytest.raises(StreamingQueryException, match="WrongHistoryError"):
+            run(rows, on_threads(once(sink, "one")), f"{checkpoint}.new")
+
+
+def test_rows_of_no_query_are_refused(spark: Any, kafka: BrokerProcess) -> None:
+    from headrace.spark import exactly_once
+
+    sink = make_topic(kafka.address, "of-no-query", 1)
+    rows = spark.range(10).selectExpr("cast(id as string) as value")
+    with pytest.raises(ExactlyOnceError, match="write_once"):
+        exactly_once(sink, kafka.address, query_id="by-hand")(rows, 0)
+    assert written(kafka, sink) == []
 
 
 @pytest.mark.long

@@ -146,6 +146,16 @@ def test_a_call_that_failed_may_come_again() -> None:
         pass
 
 
+def test_a_second_call_is_refused_also_while_the_first_is_not_over() -> None:
+    """Sinks that are called on threads of their own: the second would wait for the first, and find its marker."""
+    identity, batch = ("CLUSTER", "progress", SinkIdentity(QUERY, "at once")), micro_batch(1, 10, 20)
+    with foreach_batch._once_a_batch(identity, batch):
+        with pytest.raises(SameSinkTwiceError), foreach_batch._once_a_batch(identity, batch):
+            pass
+        with foreach_batch._once_a_batch(identity, micro_batch(1, 10, 20, "run-2")):
+            pass
+
+
 def test_a_second_call_is_refused_also_when_another_start_of_the_query_has_been_there_between() -> None:
     """A start that was stopped may still be at its last batch: it must not make this one forget its first call."""
     place = ("CLUSTER", "progress", SinkIdentity(QUERY, "between"))

@@ -71,25 +71,38 @@ class MicroBatch:
 
 
 def running_batch(spark: SparkSession, number: int) -> MicroBatch | None:
-    """The micro-batch of this thread; None outside of a streaming query."""
-    query = spark.sparkContext.getLocalProperty(QUERY_ID)
-    if query is None:
-        return None
+    """The micro-batch whose rows have this session, on whatever thread this is; None outside of a streaming query."""
     from py4j.protocol import Py4JError
 
+    query = spark.sparkContext.getLocalProperty(QUERY_ID)
     try:
-        # The session that `foreachBatch` is given is a copy, which knows of no query. This all sessions share.
         jvm: Any = spark._jvm
-        running = spark._jsparkSession.sharedState().activeStreamingQueries()
-        execution = running.get(jvm.java.util.UUID.fromString(query))
+        execution = _execution(spark, query)
+        if execution is None and query is None:
+            return None
+        query = str(execution.id().toString())
         end = _logged(jvm, execution, number)
         begin = _logged(jvm, execution, number - 1) if number > 0 else None
         run, name = str(execution.runId().toString()), execution.name()
     except (Py4JError, AttributeError, TypeError, ValueError) as error:
-        raise _unreadable(query, number, str(error)) from error
+        raise _unreadable(query or "(not known)", number, str(error)) from error
     if end is None:
         raise _unreadable(query, number, "they are not in its log")
     return MicroBatch(query, run, number, name, begin, end, execution)
+
+
+def _execution(spark: SparkSession, query: str | None) -> Any:
+    """Spark's own object of the query's run; None when it does not run, or there is none."""
+    # The session that `foreachBatch` is given is a copy, which knows of no query. This all sessions share.
+    running: Any = spark._jsparkSession.sharedState().activeStreamingQueries()
+    if query is not None:
+        jvm: Any = spark._jvm
+        return running.get(jvm.java.util.UUID.fromString(query))
+    # A thread that was begun within `foreachBatch` does not know the query: but the copy is one query's alone.
+    for found in running.values():
+        if found.sparkSessionForStream().equals(spark._jsparkSession):
+            return found
+    return None
 
 
 def _logged(jvm: Any, execution: Any, number: int) -> Logged | None:

@@ -161,15 +161,18 @@ class ExactlyOnceSink:
         check_spark(dict(spark.sparkContext.getConf().getAll()))
         shape = shape_of(rows.schema, self._topic, include_timestamp=self._include_timestamp)
         batch = None if self._is_job else running_batch(spark, batch_id)
-        query_id = self._query_id or (None if batch is None else batch.query)
-        if query_id is None:
-            raise ExactlyOnceError("the query's id is not known here: give exactly_once(…, query_id=…) a fixed one")
-        identity = SinkIdentity(query_id, self._sink)
+        if batch is None and not self._is_job:
+            raise ExactlyOnceError(
+                f"these rows are of no streaming query that runs: without its offsets, batch {batch_id} cannot be told "
+                "from another of that number. exactly_once(…) is for foreachBatch, with the rows that it gives or what "
+                "is made of them; write_once(…) is for all other rows"
+            )
+        identity = SinkIdentity(self._query_id or ("" if batch is None else batch.query), self._sink)
         if batch is not None and not self._is_checked and not batch.has_checkpoint():
             log.warning(
                 "query %s has no checkpoint: begun again, it reads from its beginning and writes all of it once more. "
                 "Name a place with .option('checkpointLocation', …)",
-                batch.name or query_id,
+                batch.name or identity.query,
             )
         self._is_checked = True
         link = self._connected(identity)
@@ -179,7 +182,7 @@ class ExactlyOnceSink:
             stopped = (lambda: False) if batch is None else batch.is_stopped
             steps = BatchSteps(link, work, is_stopped=stopped)
             outcome = self._run(steps, batch_id)
-        log.info("batch %d of query %s: %s, %d records", batch_id, query_id, outcome.value, steps.records)
+        log.info("batch %d of query %s: %s, %d records", batch_id, identity.query, outcome.value, steps.records)
         return outcome
 
     def _run(self, steps: BatchSteps, batch_id: int) -> BatchOutcome:
@@ -259,30 +262,40 @@ Place = tuple[str, str, SinkIdentity]
 _settled: dict[tuple[Place, str], int] = {}
 """The last batch of each sink and run that was written, or found written, in this process. By run, since a run that was
 stopped may still be at its last batch when the query was started again."""
+_writing: set[tuple[Place, str]] = set()
+"""Sinks and runs of which a batch is being written, on whatever thread."""
 _settling = threading.Lock()
 
 
 @contextmanager
 def _once_a_batch(place: Place, batch: MicroBatch | None) -> Iterator[None]:
-    """Refuse a second call for one batch of one run: it would find the marker of the first, and write nothing."""
+    """Refuse a second call for one batch of one run, also while the first is on another thread: it would find the
+    marker of the first, and write nothing."""
     identity = place[2]
     if batch is None:
         yield
         return
     run = (place, batch.run)
     with _settling:
-        if _settled.get(run) == batch.number:
+        if _settled.get(run) == batch.number or run in _writing:
             raise SameSinkTwiceError(
                 f"batch {batch.number} was given to the sink {identity.sink!r} of query {identity.query} already: two "
                 "sinks of a query, or two calls for a batch, need names of their own. Leave the first as it is, and "
                 "give this one another, which stays: exactly_once(…, sink='…')"
             )
-    yield
-    with _settling:
-        while len(_settled) >= _SETTLED_MAX:
-            del _settled[next(iter(_settled))]
-        _settled.pop(run, None)
-        _settled[run] = batch.number
+        _writing.add(run)
+    is_settled = False
+    try:
+        yield
+        is_settled = True
+    finally:
+        with _settling:
+            _writing.discard(run)
+            if is_settled:
+                while len(_settled) >= _SETTLED_MAX:
+                    del _settled[next(iter(_settled))]
+                _settled.pop(run, None)
+                _settled[run] = batch.number
 
 
 # --- batches ----------------------------------------------------------------------------------------------------------

@@ -89,6 +89,15 @@ class BytesColumn:
         # No other 32-bit length has four such bytes in a row, nor has it together with its neighbours.
         return self.lengths.tobytes().count(_NULL_BYTES)
 
+    @property
+    def bytes_max(self) -> int:
+        """No more than that are in all rows together: of ordered ones, what lies between the first and the last."""
+        if not len(self.lengths):
+            return 0
+        if self.is_ordered:
+            return int(self.starts[-1] + max(self.lengths[-1], 0) - self.starts[0])
+        return sum(length for length in self.lengths if length > 0)
+
     def rows(self, start: int, end: int) -> BytesColumn:
         """Neighbouring rows; everything is shared."""
         return BytesColumn(self.data, self.starts[start:end], self.lengths[start:end], self.is_ordered)
@@ -128,6 +137,11 @@ class Columns:
     def has_headers(self) -> bool:
         """Whether any row has a header. (A section of one byte is the count 0.)"""
         return self.headers is not None and self.headers.lengths.tobytes() != _ONE * len(self)
+
+    @property
+    def bytes_max(self) -> int:
+        """No more than that are in the keys, nor in the values."""
+        return max(self.keys.bytes_max, self.values.bytes_max)
 
     def rows(self, start: int, end: int) -> Columns:
         """Neighbouring rows; everything is shared."""

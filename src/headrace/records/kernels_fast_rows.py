@@ -118,12 +118,8 @@ def _gather(data: Any, starts: Any, lengths: Any, first: Any, end: Any, ends: An
 
 
 def _bound(column: BytesColumn, lengths: Any) -> int:
-    """So many bytes at most: of rows in order, what lies between the first and the last."""
-    if not len(lengths):
-        return 0
-    if column.is_ordered:
-        return column.starts[-1] + max(column.lengths[-1], 0) - column.starts[0]
-    return int(_present(lengths)[1])
+    """So many bytes at most (`BytesColumn.bytes_max`, with compiled sums)."""
+    return column.bytes_max if column.is_ordered or not len(lengths) else int(_present(lengths)[1])
 
 
 def gather(*columns: BytesColumn) -> tuple[bytes | memoryview, memoryview, int]:

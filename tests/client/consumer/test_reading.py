@@ -223,6 +223,27 @@ def test_arrow_lays_several_partitions_and_topics_end_to_end(kafka: Cluster) -> 
     assert found == wanted
 
 
+@pytest.mark.parametrize("call", ["poll_columns", "poll_arrow"])
+def test_columns_of_one_poll_are_bounded_by_what_they_unpack_to(kafka: Cluster, call: str) -> None:
+    """A fetch of 2 MB whose values had 2 GiB was refused by Arrow, again at each poll."""
+    topic = kafka.topic()
+    value = bytes(100 << 20)
+    with Producer(
+        bootstrap_servers=kafka.address, compression_type="zstd", max_request_size=len(value) + 1000
+    ) as producer:
+        for _ in range(3):
+            producer.send(topic, value).result()
+    with Consumer(kafka.config()) as consumer:
+        consumer.assign([(topic, 0)])
+        counts = []
+        while sum(counts) < 3:
+            found = getattr(consumer, call)(60.0)
+            counts.append(found.num_rows if call == "poll_arrow" else sum(map(len, found)))
+        # All of it came with one fetch.
+        assert counts == [2, 1]
+        assert consumer.position((topic, 0)) == 3
+
+
 def test_what_is_asked_for_between_two_polls_of_one_fetch_counts_at_once(kafka: Cluster) -> None:
     topic = kafka.topic()
     kafka.produce(topic, values(100))

@@ -403,7 +403,8 @@ class ConsumerBase(ABC):
 
     @abstractmethod
     def poll_columns(self, timeout: float = 1.0, max_records: int | None = None) -> Any:
-        """Like `poll`, but as columns, without an object per record: all that was fetched, or `max_records`.
+        """Like `poll`, but as columns, without an object per record: all that was fetched, or `max_records`; of what
+        unpacks to more than 256 MiB, the rest at the next call.
 
         Keys and values are bytes: deserializers and interceptors are not used.
         """

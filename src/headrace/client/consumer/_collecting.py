@@ -17,12 +17,16 @@ from headrace.client.consumer.records import (
     make_records,
 )
 from headrace.errors import HeadraceError
+from headrace.records import DEFAULT_LIMIT_BYTES
 from headrace.topics import TopicPartition
 
 K = TypeVar("K")
 Piece: TypeAlias = tuple[TopicPartition, PartitionColumns | list[ConsumerRecord]]
 
 COLUMNS_ROWS_MAX = 2**31 - 1
+#: What columns handed out together may hold: the fetch that they come from may unpack to more than a column of Arrow's
+#: can (2 GiB), or than there is memory for. As much as one batch may unpack to.
+_COLUMNS_BYTES_MAX = DEFAULT_LIMIT_BYTES
 
 
 class RecordCollector:
@@ -41,10 +45,21 @@ class RecordCollector:
 
     def collect_columns(self, rows_max: int) -> list[PartitionColumns]:
         """What is there, as columns; handed out as those of `collect` are."""
-        return self._collect(rows_max, _keep_columns)
+        left = _COLUMNS_BYTES_MAX
+
+        def keep(piece: PartitionColumns, pieces: list[PartitionColumns]) -> int:
+            nonlocal left
+            left -= piece.columns.bytes_max
+            if left < 0 and pieces:
+                return 0
+            pieces.append(piece)
+            return len(piece)
+
+        return self._collect(rows_max, keep)
 
     def _collect(self, rows_max: int, keep: Callable[[PartitionColumns, list[K]], int]) -> list[K]:
-        """`keep` puts what it makes of a piece into the list, and says of how many of its records that is."""
+        """`keep` puts what it makes of a piece into the list, and says of how many of its records that is; none: it is
+        left for later."""
         pieces: list[K] = []
         left = rows_max
         self._fetcher.marks = []
@@ -56,6 +71,8 @@ class RecordCollector:
                     break
                 state, chunk, piece = found
                 taken = keep(piece, pieces)
+                if not taken:
+                    break
                 self._fetcher.take(state, chunk, taken)
                 left -= taken
         except HeadraceError:
@@ -90,9 +107,4 @@ class RecordCollector:
 
 def _keep_whole(piece: PartitionColumns, pieces: list[Piece]) -> int:
     pieces.append((piece.topic_partition, piece))
-    return len(piece)
-
-
-def _keep_columns(piece: PartitionColumns, pieces: list[PartitionColumns]) -> int:
-    pieces.append(piece)
     return len(piece)

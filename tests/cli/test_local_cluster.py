@@ -15,6 +15,7 @@ from tests.waiting import eventually
 
 from headrace.cli import local_cluster
 from headrace.cli.local_cluster import Health, LocalBroker, LocalCluster
+from headrace.runtime.processes import ProcessInfo, process_info
 from headrace.testing.zookeeper import ZooKeeperNotFoundError, find_jars
 
 WAITS_FOR_A_SIGNAL = [sys.executable, "-c", "import signal; signal.pause()"]
@@ -30,9 +31,9 @@ def child() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def as_broker(process: subprocess.Popen[bytes]) -> LocalBroker:
-    found = local_cluster._process(process.pid)
+    found = process_info(process.pid)
     assert found is not None
-    return LocalBroker(1, 9092, process.pid, found[1])
+    return LocalBroker(1, 9092, process.pid, found.began)
 
 
 def has_ended(pid: int) -> bool:
@@ -44,7 +45,7 @@ def test_a_broker_that_ends_between_two_looks_at_it_is_waited_for(
     child: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker = as_broker(child)
-    look, wait, send = local_cluster._process, child.wait, os.kill
+    wait, send = child.wait, os.kill
     sent: list[int] = []
 
     def end() -> None:
@@ -52,15 +53,15 @@ def test_a_broker_that_ends_between_two_looks_at_it_is_waited_for(
             send(child.pid, signal.SIGKILL)
             eventually(lambda: has_ended(child.pid))
 
-    def look_later(pid: int) -> tuple[str, int] | None:
+    def look_later(pid: int) -> ProcessInfo | None:
         end()
-        return look(pid)
+        return process_info(pid)
 
     def wait_later(timeout: float | None = None) -> int:
         end()
         return wait(timeout)
 
-    monkeypatch.setattr(local_cluster, "_process", look_later)
+    monkeypatch.setattr(local_cluster, "process_info", look_later)
     monkeypatch.setattr(child, "wait", wait_later)
     monkeypatch.setattr(local_cluster.os, "kill", lambda pid, number: sent.append(number))
     LocalCluster(tmp_path, [broker]).kill(broker)
@@ -108,4 +109,4 @@ def test_a_zookeeper_that_was_started_with_the_brokers_is_waited_for(tmp_path: P
     cluster.start_zookeeper()
     gc.collect()  # it runs on, and that is no mistake
     cluster.stop_zookeeper()
-    assert local_cluster._process(cluster.zookeeper_pid) is None
+    assert process_info(cluster.zookeeper_pid) is None

@@ -11,10 +11,9 @@ import pytest
 
 from headrace.runtime import loops
 from headrace.runtime.loops import make_loop
+from headrace.runtime.system import HAS_EPOLL
 
-needs_epoll = pytest.mark.skipif(
-    selectors.DefaultSelector is not getattr(selectors, "EpollSelector", None), reason="this system has no epoll"
-)
+needs_epoll = pytest.mark.skipif(not HAS_EPOLL, reason="epoll is not there, or not to be used")
 
 
 @pytest.fixture

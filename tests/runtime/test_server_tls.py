@@ -13,11 +13,8 @@ from tests.waiting import becomes
 
 from headrace.runtime import real_runtime
 from headrace.runtime.server_tls import TlsServerTransport
-from headrace.runtime.server_transport import HAS_EPOLL
 
 from .recorder import BufferedRecorder, Recorder
-
-pytestmark = pytest.mark.skipif(not HAS_EPOLL, reason="the transport needs epoll")
 
 
 class SmallBuffers(BufferedRecorder):

@@ -10,11 +10,12 @@ import pytest
 from tests.waiting import becomes
 
 from headrace.runtime import real_runtime
-from headrace.runtime.server_transport import HAS_EPOLL, ServerTransport
+from headrace.runtime.server_transport import ServerTransport
+from headrace.runtime.system import HAS_EPOLL
 
 from .recorder import BufferedRecorder, Recorder
 
-pytestmark = pytest.mark.skipif(not HAS_EPOLL, reason="the transport needs epoll")
+reads_together = pytest.mark.skipif(not HAS_EPOLL, reason="connections are read one by one without epoll")
 
 
 async def connected(count=1, factory=BufferedRecorder):
@@ -221,6 +222,7 @@ def test_a_protocol_that_fails_when_it_may_write_again_is_told_so_and_the_loop_f
     asyncio.run(main())
 
 
+@reads_together
 def test_one_that_is_closed_by_another_of_the_same_turn_is_not_read():
     class Closing(BufferedRecorder):
         others = ()
@@ -259,6 +261,7 @@ def in_one_turn(listener, clients, servers):
     listener._ready._read_all()
 
 
+@reads_together
 @pytest.mark.parametrize(("size", "reads"), [(500, 1), (2_048, 3), (100_000, 1)])
 def test_one_that_fills_its_buffer_is_read_again_in_its_turn_where_that_is_worth_it(size, reads):
     class Small(BufferedRecorder):
@@ -288,6 +291,7 @@ def test_one_that_fills_its_buffer_is_read_again_in_its_turn_where_that_is_worth
     asyncio.run(main())
 
 
+@reads_together
 @pytest.mark.parametrize("count", [1, 2, 6, 70])
 def test_answers_of_one_turn_are_sent_whatever_else_happens_in_it(count):
     class Answering(BufferedRecorder):
@@ -323,6 +327,7 @@ def test_answers_of_one_turn_are_sent_whatever_else_happens_in_it(count):
     asyncio.run(main())
 
 
+@reads_together
 @pytest.mark.parametrize("count", [1, 2, 70])
 def test_what_is_left_for_the_end_of_a_turn_is_done_before_its_answers_are_sent(count):
     ended = []
@@ -351,6 +356,7 @@ def test_what_is_left_for_the_end_of_a_turn_is_done_before_its_answers_are_sent(
     asyncio.run(main())
 
 
+@reads_together
 def test_an_answer_to_a_client_that_is_gone_keeps_no_other_from_its_own():
     class Answering(BufferedRecorder):
         def buffer_updated(self, count):

@@ -13,6 +13,7 @@ from headrace.cli.output import Column, count, print_json, size, styled, table
 from headrace.cli.watching import watch_screen
 from headrace.client.admin import Admin
 from headrace.errors import HeadraceError
+from headrace.runtime.processes import process_info
 from headrace.words import plural
 
 _ANSWER_S = 5.0
@@ -124,16 +125,9 @@ def _document(watched: Watched, admin: Admin) -> dict[str, Any]:
 
 def _of_process(broker: LocalBroker) -> dict[str, Any]:
     health = broker.health
-    memory = None if health is Health.DEAD else _memory_bytes(broker.pid)
+    found = None if health is Health.DEAD else process_info(broker.pid)
+    memory = None if found is None else found.memory_bytes
     return {"address": broker.address, "process": health.value, "memory_bytes": memory}
-
-
-def _memory_bytes(pid: int) -> int | None:
-    try:
-        with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as lines:
-            return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS:")), None)
-    except OSError:
-        return None
 
 
 _STATE_STYLES = {"running": "32", "paused": "33", "dead": "31"}

@@ -28,6 +28,7 @@ from headrace.cli.options_of_start import settings_as_options
 from headrace.cli.output import CommandError, usage
 from headrace.cli.secured_cluster import DIRECTORY, PROTOCOL, client_config, client_file, is_secure
 from headrace.cli.start import default_directory
+from headrace.runtime.processes import process_info
 from headrace.secret_files import append_privately, write_secret
 from headrace.words import some
 
@@ -73,10 +74,10 @@ class LocalBroker:
 
     @property
     def health(self) -> Health:
-        found = _process(self.pid)
-        if found is None or found[1] != self.started or found[0] in "ZX":
+        found = process_info(self.pid)
+        if found is None or found.began != self.started or found.has_ended:
             return Health.DEAD
-        return Health.PAUSED if found[0] in "Tt" else Health.RUNNING
+        return Health.PAUSED if found.is_stopped else Health.RUNNING
 
 
 @dataclass(slots=True)
@@ -209,7 +210,7 @@ class LocalCluster:
         except RuntimeError as error:
             raise CommandError(str(error)) from error
         self.zookeeper, self.zookeeper_pid = zookeeper.address, zookeeper.pid
-        self.zookeeper_started = (_process(zookeeper.pid) or ("", 0))[1]
+        self.zookeeper_started = _began(zookeeper.pid)
         _CHILDREN[self.zookeeper_pid] = zookeeper.let_go()
 
     def start(self, brokers: Sequence[LocalBroker]) -> float:
@@ -244,7 +245,7 @@ class LocalCluster:
             )
         _CHILDREN[process.pid] = process
         broker.pid = process.pid
-        broker.started = (_process(process.pid) or ("", 0))[1]
+        broker.started = _began(process.pid)
 
     def _settings(self, broker: LocalBroker) -> Mapping[str, str]:
         copies = str(min(3, len(self.brokers)))
@@ -289,7 +290,7 @@ class LocalCluster:
 
     def stop_zookeeper(self) -> None:
         """The one that was started with the brokers, if there is one."""
-        if (_process(self.zookeeper_pid) or ("", -1))[1] == self.zookeeper_started:
+        if self.zookeeper_started and _began(self.zookeeper_pid) == self.zookeeper_started:
             os.kill(self.zookeeper_pid, signal.SIGKILL)
             child = _CHILDREN.pop(self.zookeeper_pid, None)
             if child is not None:
@@ -311,12 +312,12 @@ class LocalCluster:
             )
         _CHILDREN[process.pid] = process
         self.console_pid = process.pid
-        self.console_started = (_process(process.pid) or ("", 0))[1]
+        self.console_started = _began(process.pid)
         self.save()
 
     def stop_console(self) -> None:
         """The one that was started with the brokers, if there is one."""
-        if self.console_pid and (_process(self.console_pid) or ("", -1))[1] == self.console_started:
+        if self.console_started and _began(self.console_pid) == self.console_started:
             os.kill(self.console_pid, signal.SIGTERM)
             child = _CHILDREN.pop(self.console_pid, None)
             if child is not None:
@@ -377,23 +378,7 @@ def _await_end(broker: LocalBroker, timeout_s: float) -> bool:
     return False
 
 
-def _process(pid: int) -> tuple[str, int] | None:
-    """A process's state letter and when it began, or None when it is gone (or the system does not tell)."""
-    if pid <= 0:
-        return None
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
-        if Path("/proc/self/stat").exists():
-            return None
-    except (OSError, ValueError):
-        return None
-    else:
-        fields = text.rpartition(")")[2].split()
-        return fields[0], int(fields[19])
-    # Without /proc: alive or not is all that can be asked.
-    try:
-        os.kill(pid, 0)
-    except OSError:
-        return None
-    return "R", 0
+def _began(pid: int) -> int:
+    """When a process began; 0 when it is gone."""
+    found = process_info(pid)
+    return 0 if found is None else found.began

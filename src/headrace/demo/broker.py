@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import subprocess
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from headrace.cli.output import CommandError
+from headrace.runtime.processes import process_info
 
 _START_TIMEOUT_S = 60.0
 
@@ -90,12 +90,9 @@ class DemoBroker:
             process.stdout.close()
 
     def memory_bytes(self) -> int | None:
-        """What it holds in memory now, where the system tells."""
-        try:
-            text = Path(f"/proc/{self.pid}/statm").read_text()
-        except OSError:
-            return None
-        return int(text.split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        """What it holds in memory now, where the system says it."""
+        found = process_info(self.pid)
+        return None if found is None else found.memory_bytes
 
 
 def _read_banner(stream: IO[str] | None, found: list[str]) -> None:

@@ -21,6 +21,7 @@ from headrace.late_imports import late_import
 from headrace.net.connection import Call, Connection, ConnectionState
 from headrace.net.connections import Connections, Transport
 from headrace.net.frames import FrameRefusedError
+from headrace.runtime.system import HAS_EPOLL, client_selector
 
 _PARTS_MAX = 64
 _READS_PER_TURN_MAX = 16
@@ -73,7 +74,7 @@ class BlockingDriver(Generic[Core]):
         self._tls = self.core.settings.security.tls
         self._resolve = resolve or resolve_addresses
         self._addresses: dict[tuple[str, int], list[Address]] = {}
-        self._selector = selectors.DefaultSelector()
+        self._selector = client_selector()
         self._is_alone = False
         self._nudge: int | None = None
         self._apart: list[Connection] = []
@@ -172,7 +173,7 @@ class BlockingDriver(Generic[Core]):
     @property
     def can_be_alone(self) -> bool:
         """Whether a connection can be kept from `select`: not with TLS, nor where the system has no epoll."""
-        return self._tls is None and type(self._selector).__name__ == "EpollSelector"
+        return self._tls is None and HAS_EPOLL
 
     def begin_alone(self) -> None:
         """What is sent until `end_alone` is answered on connections that `select` does not hear of until `rejoin`."""

@@ -15,6 +15,7 @@ from headrace.errors import HeadraceError
 from headrace.net.ciphers import allow_only
 from headrace.net.key_stores import read_store
 from headrace.net.node import Node
+from headrace.runtime.system import HAS_MEMORY_FILES
 
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _SYSTEMS_OWN = "probe"
@@ -157,7 +158,7 @@ def _asked_for() -> str:
 @contextlib.contextmanager
 def _as_file(pem: str) -> Iterator[str]:
     """A path at which OpenSSL, which takes nothing else, can read a key that may be nowhere on a disk."""
-    if hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd"):
+    if HAS_MEMORY_FILES:
         descriptor = os.memfd_create("headrace-key", os.MFD_CLOEXEC)
         try:
             os.write(descriptor, pem.encode())

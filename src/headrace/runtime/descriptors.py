@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import os
 import resource
 import time
 import weakref
 from collections.abc import Callable
 from typing import TypeVar
+
+from headrace.runtime.system import open_descriptor_count
 
 T = TypeVar("T")
 
@@ -47,16 +48,7 @@ def free_count() -> int:
     """How many more descriptors this process may have than it has now."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = UNLIMITED if soft == resource.RLIM_INFINITY else min(soft, UNLIMITED)
-    return max(0, limit - _open_count())
-
-
-def _open_count() -> int:
-    for directory in ("/proc/self/fd", "/dev/fd"):
-        try:
-            return len(os.listdir(directory))
-        except OSError:
-            continue
-    return 3
+    return max(0, limit - open_descriptor_count())
 
 
 class DescriptorRoom:

@@ -9,17 +9,17 @@ from __future__ import annotations
 import contextlib
 import random
 import socket
-from pathlib import Path
+
+from headrace.runtime.system import first_port_of_connections
 
 _FIRST = 10_000
 _FEWEST = 1_000
 _TRIES_PER_PORT = 100
-_RANGE_OF_CONNECTIONS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 def free_ports(count: int) -> list[int]:
     """That many ports of the loopback interface that were free a moment ago."""
-    end = _first_of_connections()
+    end = first_port_of_connections()
     with contextlib.ExitStack() as stack:
         sockets: list[socket.socket] = []
         for _ in range(count * _TRIES_PER_PORT if end - _FIRST >= _FEWEST else 0):
@@ -40,10 +40,3 @@ def _bound(port: int) -> socket.socket:
         sock.close()
         raise
     return sock
-
-
-def _first_of_connections() -> int:
-    try:
-        return int(_RANGE_OF_CONNECTIONS.read_text().split()[0])
-    except (OSError, ValueError, IndexError):
-        return 0

@@ -10,6 +10,8 @@ import asyncio
 import select
 import selectors
 
+from headrace.runtime.system import HAS_EPOLL
+
 _COARSE_S = 0.05
 """From here on a millisecond more or less is not worth a second call of the system."""
 _SELECT_DESCRIPTORS_MAX = 1024
@@ -19,7 +21,7 @@ _SELECT_DESCRIPTORS_MAX = 1024
 def make_loop() -> asyncio.AbstractEventLoop:
     """A new loop, of the kind that the application uses."""
     loop = asyncio.new_event_loop()
-    if not _EPOLL or type(loop) is not asyncio.SelectorEventLoop:
+    if not HAS_EPOLL or type(loop) is not asyncio.SelectorEventLoop:
         return loop
     selector = FineSelector()
     if selector.fileno() >= _SELECT_DESCRIPTORS_MAX:
@@ -29,9 +31,7 @@ def make_loop() -> asyncio.AbstractEventLoop:
     return asyncio.SelectorEventLoop(selector)
 
 
-_EPOLL = selectors.DefaultSelector is getattr(selectors, "EpollSelector", None)
-
-if _EPOLL:
+if HAS_EPOLL:
 
     class FineSelector(selectors.EpollSelector):
         """Waits for what epoll waits for, but to the microsecond: epoll's own descriptor can be waited for in turn."""

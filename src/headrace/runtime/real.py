@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import random
 import time
-from collections.abc import Callable
 
 from headrace.runtime.descriptors import free_count
 from headrace.runtime.interface import Runtime
 from headrace.runtime.real_disk import RealDisk
 from headrace.runtime.real_network import RealNetwork
+from headrace.runtime.system import boottime
 from headrace.runtime.threads import ThreadWorkers
-
-
-def _boottime() -> Callable[[], float]:
-    """Linux's CLOCK_BOOTTIME; elsewhere, and in sandboxes that lack it, the monotonic clock has to do."""
-    number = getattr(time, "CLOCK_BOOTTIME", None)
-    try:
-        if number is not None:
-            time.clock_gettime(number)
-            return functools.partial(time.clock_gettime, number)
-    except OSError:
-        pass
-    return time.monotonic
 
 
 class RealClock:
@@ -32,7 +19,7 @@ class RealClock:
 
     # Read several times for each request: without a frame of its own it costs a third.
     monotonic = staticmethod(time.monotonic)
-    boottime = staticmethod(_boottime())
+    boottime = staticmethod(boottime)
 
 
 def real_runtime(io_threads: int = 8, seed: int | None = None, *, syncs: bool = True) -> Runtime:

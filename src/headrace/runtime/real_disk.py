@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import shutil
 import stat
@@ -15,12 +14,9 @@ from typing import TypeVar
 from headrace.runtime.descriptors import NONE_LEFT, DescriptorRoom
 from headrace.runtime.errors import DirectoryLockedError, DiskError
 from headrace.runtime.interface import Buffer
+from headrace.runtime.system import RWF_NOWAIT, lock_alone, read_into, sync_data, sync_file, write_parts
 
 T = TypeVar("T")
-
-_IOV_MAX = min(os.sysconf("SC_IOV_MAX"), 1024) if "SC_IOV_MAX" in os.sysconf_names else 16
-_RWF_NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
-_fdatasync = getattr(os, "fdatasync", os.fsync)
 
 
 class _Descriptor:
@@ -47,7 +43,7 @@ class RealFile:
         self._path = path
         self._descriptor: _Descriptor | None = _Descriptor(number)
         self._end = os.fstat(number).st_size
-        self._nowait = _RWF_NOWAIT != 0
+        self._nowait = RWF_NOWAIT != 0
         self._sync_error: DiskError | None = None
 
     @property
@@ -109,7 +105,7 @@ class RealFile:
             return None
         descriptor = self._descriptor or self._open("read")
         try:
-            count = os.preadv(descriptor.number, (buffer,), position, _RWF_NOWAIT)
+            count = os.preadv(descriptor.number, (buffer,), position, RWF_NOWAIT)
             if count < len(buffer) and position + count < os.fstat(descriptor.number).st_size:
                 return None  # only the first part is in memory
         except BlockingIOError:
@@ -143,7 +139,7 @@ class RealFile:
             try:
                 while total < len(view):
                     with view[total:] as rest:
-                        count = os.preadv(descriptor.number, (rest,), position + total)
+                        count = read_into(descriptor.number, rest, position + total)
                     if count == 0:
                         break
                     total += count
@@ -164,7 +160,7 @@ class RealFile:
         if self._sync_error is not None:
             raise DiskError("sync", self._path, self._sync_error.errno, detail="an earlier sync of this file failed")
         try:
-            _fdatasync(descriptor.number)
+            sync_data(descriptor.number)
         except OSError as error:
             self._sync_error = DiskError.of(error, "sync", self._path)
             raise self._sync_error from error
@@ -193,9 +189,9 @@ def _write_all(number: int, position: int, parts: Sequence[Buffer]) -> int:
             return total
     else:
         total = sum(map(len, parts))
-        written = os.pwritev(number, parts if len(parts) <= _IOV_MAX else parts[:_IOV_MAX], position) if parts else 0
+        written = write_parts(number, parts, position) if parts else 0
     while written < total:
-        written += _checked(os.pwritev(number, _rest(parts, written), position + written))
+        written += _checked(write_parts(number, _rest(parts, written), position + written))
     return total
 
 
@@ -206,7 +202,7 @@ def _checked(count: int) -> int:
 
 
 def _rest(parts: Sequence[Buffer], skip: int) -> list[Buffer]:
-    """At most one system call's worth of `parts`, without their first `skip` bytes."""
+    """`parts` without their first `skip` bytes."""
     rest: list[Buffer] = []
     for part in parts:
         if skip >= len(part):
@@ -214,8 +210,6 @@ def _rest(parts: Sequence[Buffer], skip: int) -> list[Buffer]:
             continue
         rest.append(memoryview(part)[skip:] if skip else part)
         skip = 0
-        if len(rest) == _IOV_MAX:
-            break
     return rest
 
 
@@ -237,7 +231,7 @@ class RealDirectory:
         assert self._number is not None, f"{self._path} is closed"
         if self._syncs:
             with _as_disk_error("sync_dir", self._path):
-                os.fsync(self._number)
+                sync_file(self._number)
 
     def close(self) -> None:
         number, self._number = self._number, None
@@ -382,15 +376,14 @@ class RealDisk:
         self.sync_dir(os.path.dirname(path) or ".")
 
     def lock(self, path: str) -> RealLock:
-        """Two locks in one: flock, and the POSIX lock that Apache Kafka's broker takes on the same `.lock` file."""
+        """Among the locks is the one that Apache Kafka's broker takes on the same `.lock` file."""
         key = os.path.realpath(path)
         if key in _held_here:
             raise DirectoryLockedError(path, os.getpid())
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
         number = self._with_room("lock", path, lambda: os.open(path, flags, OWNERS_FILE))
         try:
-            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            fcntl.lockf(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock_alone(number)
             os.ftruncate(number, 0)
             os.pwrite(number, f"{os.getpid()}\n".encode(), 0)
         except OSError as error:
@@ -410,7 +403,7 @@ def _open_directory(path: str) -> int:
 def _sync_directory(path: str) -> None:
     number = _open_directory(path)
     try:
-        os.fsync(number)
+        sync_file(number)
     finally:
         os.close(number)
 
@@ -431,7 +424,7 @@ def _replace(path: str, data: bytes, *, syncs: bool) -> None:
             file.write(data)
             file.flush()
             if syncs:
-                os.fsync(file.fileno())
+                sync_file(file.fileno())
         os.replace(temporary, path)
     except OSError:
         # On a full disk the half-written copy would take the room that its owner is about to free.

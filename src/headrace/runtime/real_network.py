@@ -20,7 +20,7 @@ from headrace.runtime.errors import ConnectFailedError, ListenFailedError
 from headrace.runtime.interface import ProtocolT
 from headrace.runtime.rarely import Rarely
 from headrace.runtime.server_tls import TlsServerTransport
-from headrace.runtime.server_transport import HAS_EPOLL, ReadyConnections, ServerTransport
+from headrace.runtime.server_transport import ReadyConnections, ServerTransport
 
 log = logging.getLogger("headrace.network")
 
@@ -88,7 +88,7 @@ class RealListener:
             except BaseException:
                 connection.close()
                 raise
-            if HAS_EPOLL and isinstance(protocol, asyncio.BufferedProtocol):
+            if isinstance(protocol, asyncio.BufferedProtocol):
                 self._begin_at_once(connection, protocol)
                 continue
             task = self._loop.create_task(self._begin(connection, protocol))

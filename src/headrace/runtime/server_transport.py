@@ -2,8 +2,9 @@
 
 asyncio makes an object and some ten calls of each event of each connection. Here the loop waits for one descriptor,
 behind which are all connections of a listener (epoll's own descriptor can be waited for in turn), and what has come is
-read straight into the buffers of their protocols. Everything else is as in asyncio's own transport: what a protocol is
-told, and when. Only where there is epoll, and for `BufferedProtocol`s.
+read straight into the buffers of their protocols. Where there is no epoll, the loop waits for each connection, and they
+are read one by one. Everything else is as in asyncio's own transport: what a protocol is told, and when. Only for
+`BufferedProtocol`s.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from asyncio.trsock import TransportSocket
 from collections.abc import Callable, Mapping
 from typing import Any
 
-HAS_EPOLL = hasattr(select, "epoll")
+from headrace.runtime.system import HAS_EPOLL
 
 # So many, or for so long (of the CPU's time: on a busy machine the clock tells of others), before others on the loop
 # have their turn.
@@ -55,7 +56,7 @@ class ReadyConnections:
 
     def opened(self) -> None:
         self._open += 1
-        if self._epoll is None:
+        if HAS_EPOLL and self._epoll is None:
             self._epoll = select.epoll()
             self._loop.add_reader(self._epoll.fileno(), self._read_all)
 
@@ -69,14 +70,31 @@ class ReadyConnections:
 
     def add(self, number: int, read: Callable[[], None]) -> None:
         """Call `read` whenever there is something to be read from this descriptor, an end or an error included."""
-        assert self._epoll is not None
-        if number not in self._reads:
+        if number in self._reads:
+            return
+        self._reads[number] = read
+        if self._epoll is not None:
             self._epoll.register(number, select.EPOLLIN)
-            self._reads[number] = read
+        else:
+            self._loop.add_reader(number, self._read_one, read)
 
     def discard(self, number: int) -> None:
-        if self._reads.pop(number, None) is not None and self._epoll is not None:
+        if self._reads.pop(number, None) is None:
+            return
+        if self._epoll is not None:
             self._epoll.unregister(number)
+        elif not HAS_EPOLL:
+            self._loop.remove_reader(number)
+
+    def _read_one(self, read: Callable[[], None]) -> None:
+        self.is_reading = True
+        try:
+            read()
+        finally:
+            try:
+                self._finish(None)
+            finally:
+                self.is_reading = False
 
     def _read_all(self) -> None:
         assert self._epoll is not None

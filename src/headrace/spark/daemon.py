@@ -88,7 +88,9 @@ def reseed() -> None:
 
 
 def is_alone() -> bool:
-    """Whether this process has one thread only; False where that cannot be told."""
+    """Whether this process has one thread only; False where the system does not say (it is asked as on Linux)."""
+    if os.environ.get("HEADRACE_PORTABLE", "") not in ("", "0"):
+        return False
     try:
         return len(os.listdir(_THREADS)) == 1
     except OSError:

@@ -22,17 +22,31 @@ def marker_of(directory: str) -> str:
 def make_fillable(directory: str) -> None:
     """Let this process find no more room in a directory while its marker is there."""
     marker, inside = marker_of(directory), os.path.abspath(directory) + os.sep
+    files: set[tuple[int, int]] = set()
+    open_file = os.open
+
+    def opening(path: Any, *arguments: Any, **options: Any) -> int:
+        number = open_file(path, *arguments, **options)
+        if os.path.abspath(os.fsdecode(path)).startswith(inside):
+            files.add(_identity(number))
+        return number
 
     def refusing(write: Callable[..., int]) -> Callable[..., int]:
         def checked(number: int, *arguments: Any) -> int:
-            if os.path.exists(marker) and os.readlink(f"/proc/self/fd/{number}").startswith(inside):
+            if os.path.exists(marker) and _identity(number) in files:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             return write(number, *arguments)
 
         return checked
 
-    for name in ("write", "pwrite", "pwritev"):
+    os.open = opening
+    for name in {"write", "pwrite", "pwritev"} & set(dir(os)):
         setattr(os, name, refusing(getattr(os, name)))
+
+
+def _identity(number: int) -> tuple[int, int]:
+    found = os.fstat(number)
+    return found.st_dev, found.st_ino
 
 
 def main(arguments: Sequence[str]) -> int:

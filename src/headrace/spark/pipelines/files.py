@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import fcntl
 import os
 import uuid
@@ -12,13 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
+from headrace.runtime.system import exchange
 from headrace.spark.pipelines.declaring import PipelineError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_AT_FDCWD = -100
-_RENAME_EXCHANGE = 2
 _LISTED_MAX = 1_000_000
 
 
@@ -134,11 +132,10 @@ class Files:
     def exchange(self, path: str, other: str) -> None:
         """Swap two directories in one step: whoever lists one sees the one content or the other, never neither."""
         assert self.local is not None
-        libc = ctypes.CDLL(None, use_errno=True)
-        names = [os.fsencode(f"{self.local}/{one}") for one in (path, other)]
-        if libc.renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE) != 0:
-            code = ctypes.get_errno()
-            raise PipelineError(f"{self.url(path)} cannot be swapped on this file system: {os.strerror(code)}")
+        try:
+            exchange(f"{self.local}/{path}", f"{self.local}/{other}")
+        except OSError as error:
+            raise PipelineError(f"{self.url(path)} cannot be swapped on this file system: {error.strerror}") from error
 
     def link(self, path: str, to: str) -> None:
         """A second name for a file of this machine."""

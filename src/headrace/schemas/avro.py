@@ -14,8 +14,7 @@ from typing import Any
 from headrace.client.errors import SerializationError
 from headrace.schemas import wire
 from headrace.schemas.extras import need
-from headrace.schemas.naming import subject_name
-from headrace.schemas.registry_client import RegisteredSchema, RegistryClient, RegistryRequestError
+from headrace.schemas.registry_client import RegisteredSchema, RegistryClient
 from headrace.schemas.schema import AVRO, Schema, SchemaError
 from headrace.schemas.serializing import ReadingWithSchema, WritingWithSchema, as_schema
 from headrace.schemas.types import avro_schema, built, is_record_type, plain
@@ -125,47 +124,10 @@ class AvroDeserializer(ReadingWithSchema):
         self._schema = as_schema(schema, AVRO)
         self._reader: Any = None
         self._parsed: dict[int | Any, Any] = {}
-        self._columns: Any = None
-        self._column_topics: frozenset[str] | None = None
         super().__init__(registry, {**(settings or {}), **keywords})
 
-    def to_columns(self, topics: list[str], column: Any) -> tuple[Any, Any]:
-        """A whole Arrow column of records, typed, and why rows could not be read; for `poll_arrow`.
-
-        They are read as the deserializer's schema, else as what is the topic's newest one when this is first called.
-        """
-        from headrace.schemas.columns import ColumnReader
-
-        if self._columns is None:
-            schema = self._schema
-            if schema is None and topics:
-                schema = self._newest(topics)
-            if schema is None:
-                return column, _no_errors(len(column))
-            self._columns = ColumnReader(schema, self.registry)
-            self._column_topics = frozenset(topics) if self._schema is None else None
-        if self._column_topics is not None and not self._column_topics.issuperset(topics):
-            raise SerializationError(
-                f"columns of {', '.join(topics)} have no one schema: give AvroDeserializer the one to read them as"
-            )
-        found = self._columns.read(column)
-        if not found.faults:
-            return found.array, _no_errors(len(column))
-        arrow = need("pyarrow")
-        return found.array, arrow.array([found.faults.get(row) for row in range(len(column))], arrow.string())
-
-    def _newest(self, topics: list[str]) -> Schema:
-        subject_of = subject_name(self._settings, is_key=self.is_key)
-        if len(topics) > 1:
-            raise SerializationError(
-                f"columns of {', '.join(topics)} have no one schema: give AvroDeserializer the one to read them as"
-            )
-        try:
-            return self.registry.latest(subject_of(topics[0], self.is_key, None)).schema
-        except RegistryRequestError as error:
-            raise SerializationError(
-                f"the columns of {topics[0]} have no schema: give AvroDeserializer the one to read them as ({error})"
-            ) from error
+    def column_schema(self) -> Schema | None:
+        return self._schema
 
     def read(self, topic: str, written: RegisteredSchema, framed: wire.Framed) -> Any:
         parsed = self._parsed.get(framed.schema)
@@ -193,11 +155,6 @@ class AvroDeserializer(ReadingWithSchema):
                 f"a record of {topic} has {left} bytes after what its schema {framed.schema} ({_name(parsed)}) says"
             )
         return value if self._into is None else built(self._into, value)
-
-
-def _no_errors(count: int) -> Any:
-    arrow = need("pyarrow")
-    return arrow.nulls(count, arrow.string())
 
 
 @cache

@@ -1,4 +1,5 @@
-"""Avro records to Arrow columns: a whole batch at a time by a compiled kernel, or one by one where there is no numba.
+"""Records with a schema to Arrow columns. Avro: a whole batch at a time by a compiled kernel, or one by one where there
+is no numba; JSON and Protobuf one by one.
 
 Records of several versions are read as one schema, the reader's. What is wrong with a row is said beside it.
 """
@@ -9,7 +10,7 @@ import importlib.util
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from headrace.client.errors import SerializationError
 from headrace.schemas import wire
@@ -17,7 +18,7 @@ from headrace.schemas.column_program import Layout, Program, check_has_columns, 
 from headrace.schemas.extras import need
 from headrace.schemas.formats.avro import AvroSchema, AvroType, parse
 from headrace.schemas.registry_client import RegistryClient, RegistryRequestError
-from headrace.schemas.schema import AVRO, Schema, SchemaError
+from headrace.schemas.schema import AVRO, JSON, PROTOBUF, Schema, SchemaError
 from headrace.schemas.serializing import as_schema
 
 _FAULTS = {
@@ -27,6 +28,8 @@ _FAULTS = {
     4: "an array or map has too many items",
 }
 _EXAMPLE_BYTES = 8
+COLUMN = "this column"
+"""What stands for a topic in what is said of a row."""
 _BYTES_KINDS = ("bytes", "string", "fixed")
 
 
@@ -38,6 +41,48 @@ class ReadColumns:
     """An Arrow array with a value per row; null where the record was null, or could not be read."""
     faults: dict[int, str] = field(default_factory=dict)
     """Row → why it could not be read."""
+
+
+class ReadsColumns(Protocol):
+    """Reads records as one schema says."""
+
+    type: Any
+    """Of Arrow."""
+
+    def read(self, column: Any) -> ReadColumns:
+        """The records of an Arrow array of binary."""
+        ...
+
+
+def column_reader(schema: Schema, registry: RegistryClient | str, *, message: str | None = None) -> ReadsColumns:
+    """What reads records as this schema says. `message`: the full name of a Protobuf message; else the file's first."""
+    if schema.type == JSON:
+        from headrace.schemas.json_columns import JsonColumns
+
+        return JsonColumns(schema, registry)
+    if schema.type == PROTOBUF:
+        from headrace.schemas.protobuf_columns import ProtobufColumns
+
+        return ProtobufColumns(schema, registry, name=message)
+    return ColumnReader(schema, registry)
+
+
+def array_of_rows(values: list[Any], kind: Any, faults: dict[int, str]) -> ReadColumns:
+    """Values as an array of this type. One that the type cannot take is null, and its row among the faults."""
+    arrow = need("pyarrow")
+    wrong = (arrow.ArrowException, ValueError, OverflowError, TypeError)
+    try:
+        return ReadColumns(arrow.array(values, kind), faults)
+    except wrong:
+        kept: list[Any] = []
+        for row, one in enumerate(values):
+            try:
+                arrow.array([one], kind)
+                kept.append(one)
+            except wrong as error:
+                faults[row] = f"a value does not go with its type: {error}"
+                kept.append(None)
+        return ReadColumns(arrow.array(kept, kind), faults)
 
 
 class ColumnReader:
@@ -191,7 +236,7 @@ class ColumnReader:
             value = None
             if one is not None:
                 try:
-                    value = _shaped(self._one_by_one.deserialize("", one), self._read.type)
+                    value = _shaped(self._one_by_one.deserialize(COLUMN, one), self._read.type)
                     str(value).encode()
                 except SerializationError as error:
                     faults[row] = str(error)

@@ -105,6 +105,9 @@ class JsonSchemaDeserializer(ReadingWithSchema):
     def _read_settings(self) -> None:
         self._validates = self.flag("json.fail.invalid.schema", self.flag("validate", True))
 
+    def column_schema(self) -> Schema | None:
+        return None if self._into is None else as_schema(json_schema(self._into), JSON)
+
     def read(self, topic: str, written: RegisteredSchema, framed: wire.Framed) -> Any:
         try:
             value = json.loads(framed.payload)

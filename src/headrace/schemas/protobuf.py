@@ -11,7 +11,7 @@ from headrace.schemas import wire
 from headrace.schemas.extras import need
 from headrace.schemas.formats.protobuf import parse
 from headrace.schemas.registry_client import RegisteredSchema, RegistryClient
-from headrace.schemas.schema import PROTOBUF, Reference, Schema
+from headrace.schemas.schema import PROTOBUF, Reference, Schema, SchemaError
 from headrace.schemas.serializing import ReadingWithSchema, WritingWithSchema
 
 _KNOWN_EVERYWHERE = ("google/protobuf/", "google/type/", "confluent/")
@@ -97,6 +97,11 @@ class ProtobufDeserializer(ReadingWithSchema):
         self._classes: dict[Any, Any] = {}
         super().__init__(registry, {**(settings or {}), **keywords})
 
+    def own_columns(self) -> Any:
+        from headrace.schemas.protobuf_columns import ProtobufColumns
+
+        return None if self._message is None else ProtobufColumns(None, self.registry, message=self._message)
+
     def written(self, topic: str, framed: wire.Framed) -> RegisteredSchema:
         # Of a class that is given the schema is not needed.
         if self._message is not None:
@@ -132,15 +137,32 @@ def message_indexes(descriptor: Any) -> list[int]:
 
 def message_class(schema: Schema, registry: RegistryClient | None, indexes: tuple[int, ...]) -> Any:
     """A class for the message at these indexes of a schema."""
-    parsed = parse(schema.text, registry.referred(schema) if registry is not None else {})
-    pool = need("google.protobuf.descriptor_pool").DescriptorPool()
-    for file in (*parsed.imported.values(), parsed.file):
-        pool.Add(file)
     found: Any = None
-    messages = list(pool.FindFileByName(parsed.file.name).message_types_by_name.values())
+    messages = list(_file(schema, registry).message_types_by_name.values())
     for number in indexes or (0,):
         if not 0 <= number < len(messages):
             raise SerializationError(f"a record names message {list(indexes)} of a schema that has no such message")
         found = messages[number]
         messages = list(found.nested_types)
     return need("google.protobuf.message_factory").GetMessageClass(found)
+
+
+def message_named(schema: Schema, registry: RegistryClient | None, name: str) -> Any:
+    """A class for the message of a schema that has this name, with its package or without."""
+    waiting = list(_file(schema, registry).message_types_by_name.values())
+    known = []
+    while waiting:
+        one = waiting.pop(0)
+        if name in (one.full_name, one.name):
+            return need("google.protobuf.message_factory").GetMessageClass(one)
+        known.append(one.full_name)
+        waiting.extend(nested for nested in one.nested_types if not nested.GetOptions().map_entry)
+    raise SchemaError(f"the schema has no message {name}: it has {', '.join(known) or 'none'}")
+
+
+def _file(schema: Schema, registry: RegistryClient | None) -> Any:
+    parsed = parse(schema.text, registry.referred(schema) if registry is not None else {})
+    pool = need("google.protobuf.descriptor_pool").DescriptorPool()
+    for file in (*parsed.imported.values(), parsed.file):
+        pool.Add(file)
+    return pool.FindFileByName(parsed.file.name)

@@ -9,6 +9,7 @@ from typing import Any
 from headrace.client.errors import SerializationError
 from headrace.config import ConfigError
 from headrace.schemas import wire
+from headrace.schemas.extras import need
 from headrace.schemas.naming import SubjectName, subject_name
 from headrace.schemas.registry_client import RegisteredSchema, RegistryClient, RegistryRequestError
 from headrace.schemas.schema import Schema
@@ -112,6 +113,62 @@ class ReadingWithSchema(RegistrySettings):
     """Finds the schema that a record was written with."""
 
     has_indexes = False
+    _columns: Any = None
+    _column_topics: frozenset[str] | None = None
+
+    def to_columns(self, topics: list[str], column: Any) -> tuple[Any, Any]:
+        """A whole Arrow column of records, typed, and why rows could not be read; for `poll_arrow`.
+
+        They are read as the deserializer's schema, else as what is the topic's newest one when this is first called.
+        """
+        arrow = need("pyarrow")
+        if self._columns is None:
+            made = self.own_columns()
+            if made is None:
+                if not topics:
+                    return column, arrow.nulls(len(column), arrow.string())
+                made = self._columns_of(self._newest(topics))
+                self._column_topics = frozenset(topics)
+            self._columns = made
+        if self._column_topics is not None and not self._column_topics.issuperset(topics):
+            raise self._no_one_schema(topics)
+        found = self._columns.read(column)
+        if not found.faults:
+            return found.array, arrow.nulls(len(column), arrow.string())
+        return found.array, arrow.array([found.faults.get(row) for row in range(len(column))], arrow.string())
+
+    def own_columns(self) -> Any:
+        """What reads columns as the deserializer was told to; None where it was told nothing."""
+        schema = self.column_schema()
+        return None if schema is None else self._columns_of(schema)
+
+    def column_schema(self) -> Schema | None:
+        """The schema that columns are read as, where the deserializer was given one."""
+        return None
+
+    def _columns_of(self, schema: Schema) -> Any:
+        from headrace.schemas.columns import column_reader
+
+        if schema.type != self.type:
+            raise SerializationError(f"the columns' schema is {schema.type}, and not {self.type}")
+        return column_reader(schema, self.registry)
+
+    def _newest(self, topics: list[str]) -> Schema:
+        subject_of = subject_name(self._settings, is_key=self.is_key)
+        if len(topics) > 1:
+            raise self._no_one_schema(topics)
+        try:
+            return self.registry.latest(subject_of(topics[0], self.is_key, None)).schema
+        except RegistryRequestError as error:
+            raise SerializationError(
+                f"the columns of {topics[0]} have no schema: give {type(self).__name__} the one to read them as "
+                f"({error})"
+            ) from error
+
+    def _no_one_schema(self, topics: list[str]) -> SerializationError:
+        return SerializationError(
+            f"columns of {', '.join(topics)} have no one schema: give {type(self).__name__} the one to read them as"
+        )
 
     def deserialize(self, topic: str, data: bytes) -> Any:
         return self.deserialize_with_headers(topic, data, ())

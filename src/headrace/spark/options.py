@@ -66,6 +66,7 @@ _SOURCE_NAMES = (
     "value.schema",
     "value.schema.subject",
     "value.schema.location",
+    "value.schema.message",
     "fetchOffset.numRetries",
     "fetchOffset.retryIntervalMs",
     "kafka.bootstrap.servers",
@@ -129,6 +130,7 @@ class ValueSchemaOptions:
     subject: str | None
     schema: str | None
     location: str | None
+    message: str | None
     settings: Mapping[str, str] = field(repr=False)
 
 
@@ -310,9 +312,9 @@ def value_schema_options(options: Mapping[str, str]) -> ValueSchemaOptions | Non
 def _value_schema(given: _Given, topics: Topics) -> ValueSchemaOptions | None:
     registry = given.text("value.schema.registry")
     schema, subject = given.text("value.schema"), given.text("value.schema.subject")
-    location = given.text("value.schema.location")
+    location, message = given.text("value.schema.location"), given.text("value.schema.message")
     if registry is None:
-        for name in ("value.schema", "value.schema.subject", "value.schema.location"):
+        for name in ("value.schema", *(f"value.schema.{part}" for part in ("subject", "location", "message"))):
             if given.text(name) is not None:
                 given.wrong(name, "needs value.schema.registry, the address of a schema registry")
         return None
@@ -330,7 +332,7 @@ def _value_schema(given: _Given, topics: Topics) -> ValueSchemaOptions | None:
         for name, value in given.values.items()
         if name.startswith(REGISTRY_PREFIX)
     }
-    return ValueSchemaOptions(registry, subject, schema, location, settings)
+    return ValueSchemaOptions(registry, subject, schema, location, message, settings)
 
 
 def read_sink_options(options: Mapping[str, str]) -> SinkOptions:

@@ -1,4 +1,4 @@
-"""Typed columns of topics whose records have schemas in a registry, and rows written with one; Avro, in whole columns.
+"""Typed columns of topics whose records have schemas in a registry, and rows written with one (Avro).
 
 The schema that a query reads is chosen once, when its DataFrame is made, and stays with it: it travels in the column's
 metadata, and a query that is started again finds it in the directory that was named for it.
@@ -14,8 +14,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import HeadraceError
-from headrace.schemas.columns import ColumnReader, ReadColumns, arrow_type
-from headrace.schemas.formats.avro import AvroSchema, parse
+from headrace.schemas.columns import ReadColumns, ReadsColumns, column_reader
+from headrace.schemas.formats.avro import parse
 from headrace.schemas.registry_client import RegistryClient
 from headrace.schemas.schema import AVRO, Schema, SchemaError
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 OPTION = "value.schema.registry"
 ERROR_COLUMN, RAW_COLUMN = "value_error", "value_raw"
-METADATA = "headrace.avro.schema"
+METADATA = "headrace.value.schema"
 PINNED = "headrace-value-schema.json"
 DEAD_LETTER_HEADER = "headrace.error"
 
@@ -40,17 +40,29 @@ class ValueSchema:
     """What the values of a source are: the schema that they are read as, and the registry that has the others."""
 
     registry: str
-    text: str
+    schema: Schema
+    message: str | None = None
+    """Of a Protobuf schema: the full name of the message; None: its first one."""
     settings: Mapping[str, str] = field(default_factory=dict, repr=False)
 
-    def reader(self) -> ColumnReader:
+    def reader(self) -> ReadsColumns:
         """One for each process, which keeps what it has learned."""
-        return _reader(self.registry, self.text, tuple(sorted(self.settings.items())))
+        return _reader(self.registry, self.text(), tuple(sorted(self.settings.items())))
+
+    def text(self) -> str:
+        """As it is kept in a checkpoint, and travels with a column."""
+        return json.dumps({**self.schema.to_json(), **({"message": self.message} if self.message else {})})
+
+    @classmethod
+    def of(cls, text: str, registry: str, settings: Mapping[str, str]) -> ValueSchema:
+        body = json.loads(text)
+        return cls(registry, Schema.from_json(body), body.get("message"), dict(settings))
 
 
 @lru_cache(16)
-def _reader(registry: str, text: str, settings: tuple[tuple[str, str], ...]) -> ColumnReader:
-    return ColumnReader(text, RegistryClient(registry, dict(settings)))
+def _reader(registry: str, text: str, settings: tuple[tuple[str, str], ...]) -> ReadsColumns:
+    chosen = ValueSchema.of(text, registry, dict(settings))
+    return column_reader(chosen.schema, RegistryClient(registry, dict(settings)), message=chosen.message)
 
 
 def choose(
@@ -59,6 +71,7 @@ def choose(
     subject: str | None = None,
     schema: str | None = None,
     location: str | None = None,
+    message: str | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> ValueSchema:
     """The schema to read as: the one that is pinned at `location`, else the one that is given, else the newest."""
@@ -72,14 +85,17 @@ def choose(
                 found = client.latest(subject).schema
             else:
                 found = Schema(schema)
-            if found.type != AVRO:
-                raise SchemaError(f"the schema of {subject} is {found.type}: typed columns are there for {AVRO}")
-            text = parse(found.text, client.referred(found)).formatted("resolved")
+            if found.type == AVRO:
+                found = Schema(parse(found.text, client.referred(found)).formatted("resolved"))
+            chosen = ValueSchema(registry, found, message, dict(settings or {}))
+            # What cannot be read as columns is refused here, and not by the first task.
+            column_reader(found, client, message=message)
         finally:
             client.close()
-        if location is not None:
-            text = _pin(location, text, subject)
-    return ValueSchema(registry, text, dict(settings or {}))
+        if location is None:
+            return chosen
+        text = _pin(location, chosen.text(), subject)
+    return ValueSchema.of(text, registry, settings or {})
 
 
 # --- pinning ----------------------------------------------------------------------------------------------------------
@@ -101,7 +117,9 @@ def _pinned(location: str) -> str | None:
     system, path = _place(location)
     try:
         with system.open_input_stream(path) as source:
-            return str(json.loads(source.readall())["schema"])
+            kept = json.loads(source.readall())
+            kept["schema"]  # of an earlier version too
+            return json.dumps(kept)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError) as error:
@@ -115,7 +133,7 @@ def _pin(location: str, text: str, subject: str | None) -> str:
         system.create_dir(path.rpartition("/")[0], recursive=True)
         temporary = f"{path}.{abs(hash((text, subject)))}.tmp"
         with system.open_output_stream(temporary) as out:
-            out.write(json.dumps({"subject": subject, "schema": text}).encode())
+            out.write(json.dumps({"subject": subject, **json.loads(text)}).encode())
         found = _pinned(location)
         if found is not None:
             system.delete_file(temporary)
@@ -133,11 +151,10 @@ def typed_columns(chosen: ValueSchema, *, headers: bool) -> StructType:
     """The source's columns where values have a schema: typed; why a row could not be read; and its bytes, then."""
     from pyspark.sql import types as T
 
-    kind = spark_type(parse(chosen.text, {}))
     made = T.StructType(
         [
             T.StructField("key", T.BinaryType()),
-            T.StructField("value", kind, True, {METADATA: chosen.text}),
+            T.StructField("value", spark_type(chosen), True, {METADATA: chosen.text()}),
             T.StructField("topic", T.StringType()),
             T.StructField("partition", T.IntegerType()),
             T.StructField("offset", T.LongType()),
@@ -153,22 +170,22 @@ def typed_columns(chosen: ValueSchema, *, headers: bool) -> StructType:
     return made
 
 
-def spark_type(schema: AvroSchema) -> DataType:
+def spark_type(chosen: ValueSchema) -> DataType:
     """The Spark type that a schema's values have."""
     from pyspark.sql.pandas.types import from_arrow_type
 
-    return from_arrow_type(_ready(arrow_type(schema.type)))
+    return from_arrow_type(_ready(chosen.reader().type))
 
 
 def _ready(kind: Any) -> Any:
-    """An Arrow type as Spark has it: all nullable, times of day as numbers, moments in microseconds."""
+    """An Arrow type as Spark has it: all nullable, times of day as numbers, moments in microseconds, all signed."""
     import pyarrow as pa
 
     types = pa.types
     if types.is_struct(kind):
         return pa.struct([pa.field(one.name, _ready(one.type)) for one in kind])
     if types.is_map(kind):
-        return pa.map_(pa.string(), _ready(kind.item_type))
+        return pa.map_(_ready(kind.key_type), _ready(kind.item_type))
     if types.is_list(kind):
         return pa.list_(_ready(kind.value_type))
     if types.is_timestamp(kind):
@@ -179,11 +196,15 @@ def _ready(kind: Any) -> Any:
         return pa.int64()
     if types.is_fixed_size_binary(kind):
         return pa.binary()
+    if types.is_uint32(kind):
+        return pa.int64()
+    if types.is_uint64(kind):
+        return pa.decimal128(20, 0)
     return kind
 
 
 def schema_in(schema: StructType) -> str | None:
-    """The Avro schema that a DataFrame's column `value` has with it."""
+    """The schema that a DataFrame's column `value` has with it, as `ValueSchema.text` gives it."""
     found = schema["value"].metadata.get(METADATA) if "value" in schema.names else None
     return None if found is None else str(found)
 
@@ -224,20 +245,21 @@ def from_registry(
     subject: str | None = None,
     schema: str | None = None,
     location: str | None = None,
+    message: str | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> Column:
-    """A column of Avro records, behind their schemas' numbers, as a struct of `value`, `error` and `raw`.
+    """A column of records, behind their schemas' numbers, as a struct of `value`, `error` and `raw`.
 
-    For rows of any Kafka source. `schema`: what they are read as, else the newest of `subject`. `location`: a
+    For rows of any Kafka source. `schema`: what they are read as (Avro), else the newest of `subject`. `location`: a
     directory (the query's checkpoint) where that schema is kept, so that a query that is started again has the same.
+    `message`: which one of a Protobuf schema, if not the first.
     """
     import pyspark.sql.functions as F
     from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
-    chosen = choose(registry, subject=subject, schema=schema, location=location, settings=settings)
-    kind = spark_type(parse(chosen.text, {}))
+    chosen = choose(registry, subject=subject, schema=schema, location=location, message=message, settings=settings)
     made = StructType(
-        [StructField("value", kind), StructField("error", StringType()), StructField("raw", BinaryType())]
+        [StructField("value", spark_type(chosen)), StructField("error", StringType()), StructField("raw", BinaryType())]
     )
 
     def read(values: pa.Array) -> pa.Array:
@@ -295,10 +317,26 @@ def to_registry(
     refuses is refused here, before anything is written.
     """
     import pyspark.sql.functions as F
-    from pyspark.sql.types import BinaryType
 
     used = list(columns or rows.columns)
-    text = schema or json.dumps(avro_schema(rows.select(*used).schema, name or subject.removesuffix("-value")))
+    kind = rows.select(*used).schema
+    return struct_to_registry(F.struct(*used), kind, registry, subject, schema=schema, name=name, settings=settings)
+
+
+def struct_to_registry(
+    column: Column,
+    kind: StructType,
+    registry: str,
+    subject: str,
+    *,
+    schema: str | None = None,
+    name: str | None = None,
+    settings: Mapping[str, str] | None = None,
+) -> Column:
+    """A column of structs of this type as one of Avro records, with a schema that is registered now. Null stays."""
+    from pyspark.sql.types import BinaryType
+
+    text = schema or json.dumps(avro_schema(kind, name or subject.removesuffix("-value")))
     client = RegistryClient(registry, settings)
     try:
         number = client.register(subject, Schema(text)).id
@@ -309,7 +347,7 @@ def to_registry(
     def write(values: pa.Array) -> pa.Array:
         return _written(values, text, number)
 
-    encoded: Column = _by_columns(write, BinaryType())(F.struct(*used))
+    encoded: Column = _by_columns(write, BinaryType())(column)
     return encoded
 
 

@@ -142,12 +142,13 @@ def _chosen(wanted: ValueSchemaOptions, text: str | None = None) -> ValueSchema:
     from headrace.spark.schemas import ValueSchema, choose
 
     if text is not None:
-        return ValueSchema(wanted.registry, text, wanted.settings)
+        return ValueSchema.of(text, wanted.registry, wanted.settings)
     return choose(
         wanted.registry,
         subject=wanted.subject,
         schema=wanted.schema,
         location=wanted.location,
+        message=wanted.message,
         settings=wanted.settings,
     )
 

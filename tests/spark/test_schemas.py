@@ -17,7 +17,7 @@ from headrace.schemas.avro import AvroDeserializer, AvroSerializer
 from headrace.schemas.registry_client import RegistryClient
 from headrace.testing import BrokerProcess, EmbeddedRegistry
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 OLD = {
     "type": "record",
@@ -129,40 +129,194 @@ def test_functions_read_and_write_columns_of_any_source(
     assert values[0]["tags"] == {"n": values[0]["id"]}
 
 
-def test_a_landed_table_has_the_columns_of_the_topics_schema(
-    kafka: BrokerProcess, schemas: EmbeddedRegistry, spark: Any, tmp_path: Path
-) -> None:
-    import pyarrow.dataset as ds
+def landed(spark: Any, format: str, path: str) -> list[dict[str, Any]]:
+    """The rows of a table, as readers of its format see them."""
+    if format == "delta":
+        deltalake = pytest.importorskip("deltalake", reason="pip install 'headrace[lake]'")
+        return list(deltalake.DeltaTable(path).to_pyarrow_table().to_pylist())
+    if format == "iceberg":
+        catalogs = pytest.importorskip("pyiceberg.catalog", reason="pip install 'headrace[lake]'")
+        catalog = catalogs.load_catalog("headrace", type="sql", uri=f"sqlite:///{path}/catalog.db", warehouse=path)
+        return list(catalog.load_table("headrace.landed").scan().to_arrow().to_pylist())
+    rows = spark.read.option("mergeSchema", "true").parquet(path).collect()
+    return [row.asDict(recursive=True) for row in rows]
 
+
+@pytest.mark.parametrize("format", ["parquet", "delta", "iceberg"])
+def test_a_landed_table_has_the_columns_of_the_topics_schema(
+    kafka: BrokerProcess, schemas: EmbeddedRegistry, spark: Any, tmp_path: Path, format: str
+) -> None:
     from headrace.spark.pipelines.declaring import parsed
     from headrace.spark.pipelines.land import OPTIONS, run
 
-    table = str(tmp_path / "table")
-    given = {"path": table, "topics": "landed", "servers": kafka.address, "registry": schemas.url}
+    table, topic = str(tmp_path / "table"), f"landed-{format}"
+    given = {"path": table, "topics": topic, "servers": kafka.address, "registry": schemas.url, "format": format}
     own = {"checkpoint": str(tmp_path / "checkpoint"), "compact_every": 0}
     options = parsed(OPTIONS, {**given, **own})
-    write(kafka, schemas, "landed", OLD, range(30))
+    write(kafka, schemas, topic, OLD, range(30))
     run(options, spark)
-    write(kafka, schemas, "landed", NEW, range(30, 60), note="new")
-    damage(kafka, "landed", b"junk")
+    write(kafka, schemas, topic, NEW, range(30, 60), note="new")
+    damage(kafka, topic, b"junk")
     run(options, spark)
-
-    def rows() -> list[Any]:
-        return [row["value"] for row in spark.read.option("mergeSchema", "true").parquet(table).collect()]
 
     def check() -> None:
-        found = [row for row in rows() if row is not None]
-        assert sorted(row.id for row in found) == list(range(60))
-        assert {row.id: row.note for row in found if row.note is not None} == dict.fromkeys(range(30, 60), "new")
-        assert len(rows()) == 61
+        rows = landed(spark, format, table)
+        found = [row["value"] for row in rows if row["value"] is not None]
+        assert sorted(value["id"] for value in found) == list(range(60))
+        notes = {value["id"]: value["note"] for value in found if value["note"] is not None}
+        assert notes == dict.fromkeys(range(30, 60), "new")
+        assert [row["value_raw"] for row in rows if row["value"] is None] == [b"junk"]
+        assert len(rows) == 61
 
     check()
-    run(parsed(OPTIONS, {**given, **own, "compact": True, "small_files": 2}), spark)
+    done = run(parsed(OPTIONS, {**given, **own, "compact": True, "small_files": 2}), spark).document
+    assert done["files_joined"] > done["files_made"] > 0
     check()
-    assert len(list(Path(table).glob("date=*/*.parquet"))) == len(
-        {one.parent for one in Path(table).glob("date=*/*.parquet")}
-    )
-    assert ds.dataset(table, partitioning="hive", format="parquet").to_table(columns=["value_raw"]).num_rows == 61
+
+
+def test_a_column_of_another_type_is_widened_or_refused_with_its_name(
+    kafka: BrokerProcess, schemas: EmbeddedRegistry, spark: Any, tmp_path: Path
+) -> None:
+    from headrace.spark.pipelines.declaring import PipelineError, parsed
+    from headrace.spark.pipelines.land import OPTIONS, run
+
+    long_tags = {"type": "map", "values": "long"}
+    fields = [{**one, "type": long_tags} if one["name"] == "tags" else one for one in OLD["fields"]]
+    write(kafka, schemas, "widened", OLD, range(10))
+    tables = {
+        format: parsed(
+            OPTIONS,
+            {
+                "path": str(tmp_path / format),
+                "topics": "widened",
+                "servers": kafka.address,
+                "registry": schemas.url,
+                "format": format,
+                "checkpoint": str(tmp_path / f"{format}.checkpoint"),
+            },
+        )
+        for format in ("delta", "iceberg")
+    }
+    for options in tables.values():
+        run(options, spark)
+    write(kafka, schemas, "widened", {**OLD, "fields": fields}, range(10, 20))
+    with pytest.raises(PipelineError, match=r"column value\.tags\{\} is integer, and the topic's schema says long now"):
+        run(tables["delta"], spark)
+    run(tables["iceberg"], spark)
+    rows = landed(spark, "iceberg", str(tmp_path / "iceberg"))
+    assert sorted(row["value"]["id"] for row in rows) == list(range(20))
+
+
+CLICK = {
+    "type": "record",
+    "name": "Click",
+    "fields": [
+        {"name": "id", "type": "string"},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "event", "type": "string"},
+        {"name": "took", "type": ["null", "string"], "default": None},
+    ],
+}
+
+
+def test_activity_cleans_records_with_a_schema_and_gives_the_clean_ones_one(
+    kafka: BrokerProcess, schemas: EmbeddedRegistry, spark: Any, tmp_path: Path
+) -> None:
+    from headrace.spark.pipelines.activity import activity
+    from headrace.spark.pipelines.declaring import WrongOptionError
+
+    at_ms = 1_760_000_000_000
+    with headrace.Producer(
+        bootstrap_servers=kafka.address, schema_registry_url=schemas.url, value_serializer=AvroSerializer(CLICK)
+    ) as producer:
+        for number in range(30):
+            took = "soon" if number == 7 else str(number)
+            producer.send("shaped", {"id": str(number), "at": at_ms, "event": "click", "took": took})
+    damage(kafka, "shaped", b"junk")
+    given = {"servers": kafka.address, "source": "shaped", "registry": schemas.url}
+    whole = activity(session=spark, **given, target="as-is", checkpoint=str(tmp_path / "whole")).document
+    assert (whole["clean"]["rows"], whole["dead_letters"]["rows"]) == (30, 1)
+    cast = activity(
+        session=spark,
+        **given,
+        schema="id BIGINT NOT NULL, at TIMESTAMP NOT NULL, event STRING, took BIGINT",
+        target="cast",
+        dead_letters="cast-dead",
+        counts="none",
+        checkpoint=str(tmp_path / "cast"),
+    ).document
+    assert (cast["clean"]["rows"], cast["dead_letters"]["rows"]) == (29, 2)
+
+    reader = AvroDeserializer(registry=schemas.url)
+    as_is = [reader.deserialize("as-is", value) for _, _, value in read_topic(kafka.address, "as-is")]
+    assert sorted(int(one["id"]) for one in as_is) == list(range(30))
+    typed = [reader.deserialize("cast", value) for _, _, value in read_topic(kafka.address, "cast")]
+    assert sorted(one["id"] for one in typed) == sorted(one["took"] for one in typed)
+    assert {one["at"].timestamp() for one in typed} == {at_ms / 1000}
+    # Dead letters are as they came, and say why.
+    letters = [value for _, _, value in read_topic(kafka.address, "cast-dead")]
+    assert letters[-1] == b"junk"
+    assert reader.deserialize("shaped", letters[0])["took"] == "soon"
+    with headrace.Consumer(
+        bootstrap_servers=kafka.address, group_id="letters", auto_offset_reset="earliest"
+    ) as consumer:
+        consumer.subscribe(["cast-dead"])
+        found: list[Any] = []
+        while len(found) < 2:
+            found += consumer.poll(5)
+    reasons = [str(dict(one.headers)) for one in found]
+    assert "took is not a bigint: soon" in reasons[0]
+    assert "was not written with a schema registry" in reasons[1]
+    counts = [json.loads(value) for _, _, value in read_topic(kafka.address, "shaped-counts")]
+    assert counts[-1]["count"] == 30
+    with pytest.raises(WrongOptionError, match="names even, which the schema of shaped has not; did you mean event"):
+        activity(
+            session=spark, **given, schema="at TIMESTAMP, event STRING, even STRING", checkpoint=str(tmp_path / "x")
+        )
+
+
+@pytest.mark.parametrize("kind", ["json-schema", "protobuf"])
+def test_records_of_every_kind_of_schema_have_typed_columns(
+    kafka: BrokerProcess, schemas: EmbeddedRegistry, spark: Any, tmp_path: Path, kind: str
+) -> None:
+    from headrace.schemas.json_schema import JsonSchemaSerializer
+    from headrace.schemas.protobuf import ProtobufSerializer, message_named
+    from headrace.schemas.schema import PROTOBUF, Schema
+
+    topic = f"of-{kind}"
+    serializer: Any
+    if kind == "protobuf":
+        text = 'syntax = "proto3"; message Other { string x = 1; } message Row { int64 id = 1; uint64 large = 2; }'
+        made = message_named(Schema(text, PROTOBUF), None, "Row")
+        serializer, values = ProtobufSerializer(), [made(id=number, large=2**63) for number in range(20)]
+    else:
+        properties = {"id": {"type": "integer"}, "large": {"type": "number"}}
+        serializer = JsonSchemaSerializer({"type": "object", "properties": properties})
+        values = [{"id": number, "large": float(2**63)} for number in range(20)]
+    with headrace.Producer(
+        bootstrap_servers=kafka.address, schema_registry_url=schemas.url, value_serializer=serializer
+    ) as producer:
+        for value in values:
+            producer.send(topic, value)
+    damage(kafka, topic, b"junk")
+
+    def rows() -> list[Any]:
+        source = (
+            spark.read.format("headrace")
+            .option("kafka.bootstrap.servers", kafka.address)
+            .option("subscribe", topic)
+            .option("value.schema.registry", schemas.url)
+            .option("value.schema.location", str(tmp_path / "checkpoint"))
+        )
+        if kind == "protobuf":
+            source = source.option("value.schema.message", "Row")
+        return list(source.load().select("value.id", "value.large", "value_error", "value_raw").collect())
+
+    for _ in range(2):
+        found = rows()
+        assert sorted(row.id for row in found if row.value_error is None) == list(range(20))
+        assert {int(row.large) for row in found if row.large is not None} == {2**63}
+        assert [bytes(row.value_raw) for row in found if row.value_error is not None] == [b"junk"]
 
 
 def test_what_cannot_be_typed_is_refused_when_the_frame_is_made(

@@ -10,7 +10,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from headrace.spark.pipelines.cleaning import DEFAULT_SCHEMA, PROBLEM, ROW, check_columns, cleaned, schema_of
+from headrace.spark.pipelines.cleaning import (
+    DEFAULT_SCHEMA,
+    PROBLEM,
+    ROW,
+    check_columns,
+    cleaned,
+    cleaned_by_registry,
+    schema_of,
+    schema_of_topic,
+)
 from headrace.spark.pipelines.declaring import HERE, STREAMING, Option, Result, Watch, WrongOptionError, parsed
 from headrace.spark.pipelines.letters import letter_headers
 from headrace.spark.pipelines.moments import check_duration, utc_text
@@ -25,7 +34,9 @@ if TYPE_CHECKING:
 NO_COUNTS = "none"
 UTC_JSON = {"timeZone": "UTC"}
 OPTIONS = (
-    Option("source", list, help="Topics with JSON records.", required=True, there=HERE),
+    Option(
+        "source", list, help="Topics with JSON records; with --registry one.", required=True, there=HERE
+    ),
     Option("target", str, None, "Where clean rows go; default: SOURCE-clean.", names_run=True),
     Option("dead_letters", str, None, "Where bad rows go; default: SOURCE-dead.", names_run=True),
     Option("counts", str, None, f"Where counts go; default: SOURCE-counts. {NO_COUNTS}: not wanted.", names_run=True),
@@ -36,6 +47,7 @@ OPTIONS = (
         "The columns, in Spark's words; NOT NULL ones have to be there.",
         check=check_columns,
     ),
+    Option("registry", str, None, "A schema registry: values have its schemas; clean rows get one, and are Avro."),
     Option("key", str, None, "The column that becomes the record's key; default: the key it has."),
     Option("time", str, "at", "The column with the event's time, for the counts; `timestamp`: the record's own."),
     Option("by", list, ["event"], "The columns that are counted by."),
@@ -66,6 +78,8 @@ def run(options: Mapping[str, Any], session: SparkSession | None = None, *, watc
     topics = [target, dead] + ([] if counts == NO_COUNTS else [counts])
     if len({*topics, *options["source"]}) < len(topics) + len(options["source"]):
         raise WrongOptionError("--source, --target, --dead-letters and --counts have to be different topics")
+    if options["registry"] and len(options["source"]) > 1:
+        raise WrongOptionError("--registry takes one --source: each topic has a schema, and so columns, of its own")
     with PipelineRun("activity", OPTIONS, options, session=session, watch=watch) as run:
         schema = _checked_schema(run, counts=counts != NO_COUNTS)
         ensure_topics(
@@ -84,18 +98,43 @@ def run(options: Mapping[str, Any], session: SparkSession | None = None, *, watc
 
 def _checked_schema(run: PipelineRun, *, counts: bool) -> StructType:
     options = run.values
-    schema = schema_of(options["schema"], run.session)
+    flag = "--schema"
+    if options["registry"] and options["schema"] == DEFAULT_SCHEMA:
+        flag = f"the schema of {options['source'][0]}"
+        schema = schema_of_topic(options["registry"], options["source"][0])
+    else:
+        schema = schema_of(options["schema"], run.session)
     types = {field.name: field.dataType.simpleString() for field in schema.fields}
     wanted = {"--key": [options["key"]] if options["key"] else [], "--by": options["by"] if counts else []}
     if counts and options["time"] != "timestamp":
         wanted["--time"] = [options["time"]]
-    for flag, names in wanted.items():
+    for option, names in wanted.items():
         for name in names:
             if name not in types:
-                raise WrongOptionError(f"{flag} names {name}, but --schema has {', '.join(types)}")
+                raise WrongOptionError(f"{option} names {name}, but {flag} has {', '.join(types)}")
     if counts and options["time"] != "timestamp" and types[options["time"]] != "timestamp":
         raise WrongOptionError(f"--time names {options['time']}, which is {types[options['time']]}, not timestamp")
     return schema
+
+
+def _rows(run: PipelineRun, schema: StructType, **stream: Any) -> DataFrame:
+    """The source's records, each with its row, or what is wrong with it."""
+    rows = run.stream(run.values["source"], **stream)
+    if run.values["registry"]:
+        return cleaned_by_registry(rows, run.values["registry"], run.values["source"][0], schema)
+    return cleaned(rows, schema)
+
+
+def _written(run: PipelineRun, schema: StructType, target: str) -> Column:
+    """Good rows as values: JSON, or Avro with a schema of their own in the registry."""
+    from pyspark.sql import functions as F
+
+    if not run.values["registry"]:
+        return F.to_json(ROW, UTC_JSON).cast("binary")
+    from headrace.spark.schemas import struct_to_registry
+
+    good = F.when(F.col(PROBLEM).isNull(), F.col(ROW))
+    return struct_to_registry(good, schema, run.values["registry"], f"{target}-value")
 
 
 def _clean(run: PipelineRun, schema: StructType, target: str, dead: str) -> Any:
@@ -106,12 +145,12 @@ def _clean(run: PipelineRun, schema: StructType, target: str, dead: str) -> Any:
     is_good = F.col(PROBLEM).isNull()
     key = run.values["key"]
     good_key = F.col(ROW).getField(key).cast("string").cast("binary") if key else F.col("key")
-    rows = cleaned(run.stream(run.values["source"], includeHeaders=True), schema)
+    rows = _rows(run, schema, includeHeaders=True)
     rows = rows.observe("rows", F.count(F.lit(1)).alias(ROWS_OUT), F.count(F.col(PROBLEM)).alias("dead"))
     records = rows.select(
         F.when(is_good, F.lit(target)).otherwise(F.lit(dead)).alias("topic"),
         F.when(is_good, good_key).otherwise(F.col("key")).alias("key"),
-        F.when(is_good, F.to_json(ROW, UTC_JSON).cast("binary")).otherwise(F.col("value")).alias("value"),
+        F.when(is_good, _written(run, schema, target)).otherwise(F.col("value")).alias("value"),
         F.when(is_good, F.col("headers")).otherwise(letter_headers(F.col(PROBLEM), run.name)).alias("headers"),
         "timestamp",
     )
@@ -131,7 +170,7 @@ def _count(run: PipelineRun, schema: StructType, counts: str) -> Any:
     by: Sequence[str] = run.values["by"]
     time = run.values["time"]
     group = f"{run.name}-counts"
-    rows = cleaned(run.stream(run.values["source"], group=group), schema).where(F.col(PROBLEM).isNull())
+    rows = _rows(run, schema, group=group).where(F.col(PROBLEM).isNull())
     at = F.col("timestamp") if time == "timestamp" else F.col(ROW).getField(time)
     events = rows.select(at.alias("_at"), *(F.col(ROW).getField(name).alias(name) for name in by))
     counted = (

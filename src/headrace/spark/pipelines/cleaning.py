@@ -1,13 +1,14 @@
-"""JSON records to typed columns, and for each record that does not fit the reasons why. Expressions of Spark only.
+"""Records to typed columns, and for each record that does not fit the reasons why.
 
-A record is parsed once, with every field as text, and each text is then cast: so one bad field is known by its name,
-where a typed parser only says that something was wrong.
+JSON by expressions of Spark only: a record is parsed once, with every field as text, and each text is then cast, so one
+bad field is known by its name, where a typed parser only says that something was wrong. Records with a schema of a
+registry are read as its newest one, and cast where other columns are wanted.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from headrace.spark.pipelines.declaring import WrongOptionError
@@ -28,6 +29,7 @@ ROW = "row"
 PROBLEM = "problem"
 _TEXTS = "_texts"
 _BROKEN = "_broken"
+_READ = "_read"
 _SHOWN_CHARS = 40
 _SECONDS_DIGITS_MAX = 11
 
@@ -130,17 +132,78 @@ def _problem(fields: Sequence[StructField]) -> Column:
     """All that is wrong with a record, in a sentence each; null when nothing is."""
     from pyspark.sql import functions as F
 
+    return (
+        F.when(F.col("value").isNull(), F.lit("there is no value"))
+        .when(F.col("_text").isNull(), F.lit("the value is not UTF-8"))
+        .when(~F.ltrim("_text").startswith("{") | _field(_BROKEN).isNotNull(), F.lit("the value is not a JSON object"))
+        .otherwise(_of_each(fields, _field))
+    )
+
+
+def _of_each(fields: Sequence[StructField], text_of: Callable[[str], Column]) -> Column:
+    """What is wrong with the fields of a row. `text_of`: a field's value as it came, as text."""
+    from pyspark.sql import functions as F
+
     def of(field: StructField) -> Column:
-        text, value = _field(field.name), F.col(ROW).getField(field.name)
+        text, value = text_of(field.name), F.col(ROW).getField(field.name)
         kind = field.dataType.simpleString()
         shown = F.substring(text, 1, _SHOWN_CHARS)
         wrong = F.when(text.isNotNull() & value.isNull(), F.concat(F.lit(f"{field.name} is not a {kind}: "), shown))
         return wrong if field.nullable else wrong.when(text.isNull(), F.lit(f"{field.name} is missing"))
 
-    each = F.nullif(F.concat_ws("; ", *(of(field) for field in fields)), F.lit(""))
-    return (
+    return F.nullif(F.concat_ws("; ", *(of(field) for field in fields)), F.lit(""))
+
+
+# --- records with a schema of a registry ------------------------------------------------------------------------------
+
+
+def schema_of_topic(registry: str, topic: str) -> StructType:
+    """The columns that a topic's newest schema gives."""
+    from pyspark.sql.types import StructType
+
+    from headrace.spark.schemas import choose, spark_type
+
+    kind = spark_type(choose(registry, subject=f"{topic}-value"))
+    if not isinstance(kind, StructType):
+        raise WrongOptionError(f"the schema of {topic} is {kind.simpleString()}: columns need a record with fields")
+    return kind
+
+
+def cleaned_by_registry(rows: DataFrame, registry: str, topic: str, schema: StructType) -> DataFrame:
+    """As `cleaned`, for values whose schemas a registry has; `value` stays as it came."""
+    from pyspark.sql import functions as F
+
+    from headrace.spark.schemas import from_registry
+
+    known = {one.name: one.dataType for one in schema_of_topic(registry, topic).fields}
+    for one in schema.fields:
+        if one.name not in known:
+            near = did_you_mean(one.name, tuple(known))
+            raise WrongOptionError(f"--schema names {one.name}, which the schema of {topic} has not{near}")
+
+    def value_of(name: str) -> Column:
+        return F.col(_READ).getField("value").getField(name)
+
+    def text_of(name: str) -> Column:
+        return _as_text(value_of(name), known[name])
+
+    def typed(field: StructField) -> Column:
+        is_so = known[field.name] == field.dataType
+        return value_of(field.name) if is_so else _typed(text_of(field.name), field.dataType)
+
+    error = F.col(_READ).getField("error")
+    problem = (
         F.when(F.col("value").isNull(), F.lit("there is no value"))
-        .when(F.col("_text").isNull(), F.lit("the value is not UTF-8"))
-        .when(~F.ltrim("_text").startswith("{") | _field(_BROKEN).isNotNull(), F.lit("the value is not a JSON object"))
-        .otherwise(each)
+        .when(error.isNotNull(), error)
+        .otherwise(_of_each(schema.fields, text_of))
     )
+    read = rows.withColumn(_READ, from_registry("value", registry, subject=f"{topic}-value"))
+    row = F.struct(*(typed(one).alias(one.name) for one in schema.fields))
+    return read.withColumn(ROW, row).withColumn(PROBLEM, problem).drop(_READ)
+
+
+def _as_text(value: Column, kind: DataType) -> Column:
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    return F.to_json(value) if isinstance(kind, ArrayType | MapType | StructType) else value.cast("string")

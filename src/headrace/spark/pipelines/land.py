@@ -40,7 +40,7 @@ OPTIONS = (
     Option("table", str, "headrace.landed", "Iceberg: namespace.name of the table.", names_run=True),
     Option("catalog", str, None, "Iceberg: a catalog of pyiceberg's configuration; default: SQLite, at the path."),
     Option("text", bool, False, "Keys and values as text (UTF-8), not as bytes."),
-    Option("registry", str, None, "A schema registry: values as columns of the topic's newest schema (Parquet; Avro)."),
+    Option("registry", str, None, "A schema registry: values as columns of the topic's newest schema (Avro)."),
     Option("compact", bool, False, "Only join small files, and land nothing."),
     Option("compact_every", int, 50, "Join small files after so many batches, and at the end; 0: never."),
     Option("small_mb", int, 32, "A file of less than this is small."),
@@ -132,8 +132,6 @@ def _land(running: PipelineRun, table: Table, options: Mapping[str, Any]) -> Com
 
 
 def _check_typed(options: Mapping[str, Any]) -> None:
-    if options["format"] != "parquet":
-        raise WrongOptionError(f"--registry goes with --format parquet, and not with {options['format']}")
     if options["text"]:
         raise WrongOptionError("--registry gives values their own types: it cannot go with --text")
     if len(options["topics"] or ()) > 1:

@@ -86,10 +86,38 @@ def _date_of(one: TableFile) -> str:
     return one.path.rpartition("/")[0].rpartition("_date=")[2]
 
 
+def _has_more(have: Any, wanted: Any, at: str = "") -> bool:
+    """Whether a type of Delta's, as JSON, has fields that the table's has not; raises where one has another type."""
+    if isinstance(have, str) or isinstance(wanted, str) or have["type"] != wanted["type"]:
+        if have != wanted:
+            raise PipelineError(
+                f"the table's column {at} is {_named(have)}, and the topic's schema says {_named(wanted)} now: a "
+                "column of Delta keeps its type. Land in another place from here on"
+            )
+        return False
+    more = False
+    if have["type"] == "struct":
+        known = {one["name"]: one["type"] for one in have["fields"]}
+        for one in wanted["fields"]:
+            name = f"{at}.{one['name']}".lstrip(".")
+            more = one["name"] not in known or _has_more(known[one["name"]], one["type"], name) or more
+        return more
+    for part, name in (("elementType", "[]"), ("valueType", "{}")):
+        if part in have:
+            more = _has_more(have[part], wanted[part], at + name) or more
+    return more
+
+
+def _named(kind: Any) -> str:
+    return kind if isinstance(kind, str) else str(kind["type"])
+
+
 def _arrow_schema(rows: DataFrame) -> Any:
+    import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    return to_arrow_schema(rows.schema, timezone="UTC")
+    # Without what Spark notes beside a column: the schema of a topic's values goes on, and tables compare notes.
+    return pa.schema([one.remove_metadata() for one in to_arrow_schema(rows.schema, timezone="UTC")])
 
 
 class DeltaTable:
@@ -135,7 +163,12 @@ class DeltaTable:
         importlib.import_module("deltalake.transaction")
         if not self._delta.DeltaTable.is_deltatable(self._url()):
             return self._delta.DeltaTable.create(self._url(), _arrow_schema(rows), mode="ignore", partition_by=["date"])
-        return self._delta.DeltaTable(self._url())
+        table = self._delta.DeltaTable(self._url())
+        wanted = self._delta.Schema.from_arrow(_arrow_schema(rows))
+        if _has_more(json.loads(table.schema().to_json()), json.loads(wanted.to_json())):
+            # A commit of its own: columns without rows, which the batch that comes again finds there.
+            table.alter.add_columns(list(wanted.fields))
+        return table
 
     def compact(self, small_bytes: int, files_min: int) -> Compacted:
         if not self._delta.DeltaTable.is_deltatable(self._url()):
@@ -204,9 +237,19 @@ class IcebergTable:
     def _table(self, rows: DataFrame) -> Any:
         errors = needed("pyiceberg.exceptions", "pyiceberg[sql-sqlite]")
         try:
-            return self._catalog.load_table(self._name)
+            table = self._catalog.load_table(self._name)
         except errors.NoSuchTableError:
             self._catalog.create_namespace_if_not_exists(self._name.partition(".")[0])
+        else:
+            try:
+                # Columns that the topic's schema has got since, and types that have become wider; else nothing.
+                with table.update_schema() as change:
+                    change.union_by_name(_arrow_schema(rows))
+            except (errors.ValidationError, ValueError) as error:
+                raise PipelineError(
+                    f"{self._name} cannot take the columns of the topic's schema: {error}. Land in another table"
+                ) from error
+            return table
         with (
             self._catalog.create_table_transaction(self._name, schema=_arrow_schema(rows)) as made,
             made.update_spec() as spec,

@@ -8,9 +8,18 @@ unexport PYTHONDONTWRITEBYTECODE
 
 DOCS_STAMP := $(VENV)/.docs-installed
 
-.PHONY: install demo test quick check bench docs clean
+.PHONY: install demo test quick check bench docs docs-serve clean
 
 install: $(STAMP)
+
+# Programs in .venv name the folder that they were installed in: in one that was moved or copied they are made anew.
+ifneq ($(shell grep -s '^command = ' $(VENV)/pyvenv.cfg | grep -vF ' $(CURDIR)/$(VENV)'),)
+.PHONY: moved
+moved:
+	@echo "$(VENV) was made in another folder: installing anew"
+	$(PYTHON) -m venv --clear $(VENV)
+$(STAMP) $(DOCS_STAMP): moved
+endif
 
 $(STAMP): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -69,7 +78,11 @@ bench: $(STAMP)
 # The documentation as a site, in build/site; a link that leads nowhere fails. Its tables are made from the code.
 docs: $(DOCS_STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
-	@echo "the site is in build/site: open build/site/index.html"
+	@echo "the site is in build/site; its search needs a server: make docs-serve"
+
+# The site, with its search, which browsers do not allow on pages that are opened as files.
+docs-serve: docs
+	$(BIN)/python -m http.server --bind 127.0.0.1 --directory build/site $(or $(PORT),8000)
 
 $(DOCS_STAMP): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

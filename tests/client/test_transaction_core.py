@@ -450,6 +450,7 @@ def test_a_record_lost_while_committing_fails_the_commit() -> None:
     error = done(operation)
     assert isinstance(error, AbortableTransactionError)
     assert isinstance(error.__cause__, MessageTooLargeError)
+    assert str(error).endswith("committed: too large. Call abort_transaction(), then begin another one")
     assert script.idle(), "nothing is committed"
 
 

@@ -587,7 +587,7 @@ _KNOWN = frozenset(int(code) for code in ErrorCode)
 
 
 def _abortable(what: str, cause: HeadraceError | None) -> AbortableTransactionError:
-    why = f": {cause}" if cause is not None else ""
-    error = AbortableTransactionError(f"{what}{why} Call abort_transaction(), then begin another one")
+    said = what if cause is None else f"{what}: {str(cause).rstrip('.')}"
+    error = AbortableTransactionError(f"{said}. Call abort_transaction(), then begin another one")
     error.__cause__ = cause
     return error

@@ -198,6 +198,29 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
     assert "ended at once" in err
 
 
+_INTERRUPTED_WHILE_IT_LOADS = """
+import os, signal, sys
+
+class Presses:
+    def find_spec(self, name, path=None, target=None):
+        if name == sys.argv[1]:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Presses())
+from headrace.cli import main
+main(sys.argv[2:])
+"""
+
+
+@pytest.mark.parametrize(("loading", "said"), [("argparse", ""), ("headrace.broker.broker", "stopped cleanly")])
+def test_ctrl_c_while_it_loads_is_no_traceback(loading: str, said: str, tmp_path: Path) -> None:
+    program = [sys.executable, "-c", _INTERRUPTED_WHILE_IT_LOADS, loading]
+    code, err = finished(start("--dir", str(tmp_path), "--listen", "127.0.0.1:0", program=program))
+    assert code == (0 if said else 130), err
+    assert "Traceback" not in err
+    assert said in err
+
+
 # --- settings ---------------------------------------------------------------------------------------------------------
 
 

@@ -271,6 +271,13 @@ def _in_use(error: BaseException) -> bool:
 async def _serve(
     settings: dict[str, RawValue], registry: str | None, console: int | None, *, console_changes: bool
 ) -> None:
+    # First of all: what is imported below takes long enough for somebody to press Ctrl-C.
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    requests = StopRequests(loop.time)
+    numbers = stop_signals()
+    for number in numbers:
+        loop.add_signal_handler(number, _on_signal, number, stopping, requests)
     from headrace.broker.broker import Broker
     from headrace.broker.metadata.identity import ReplacedError
     from headrace.broker.metadata.store_patience import StartGivenUpError
@@ -280,12 +287,6 @@ async def _serve(
 
     raise_descriptor_limit()
     runtime = real_runtime(io_threads=BrokerConfig.parse(settings).get_int("num.io.threads"))
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    requests = StopRequests(runtime.clock.monotonic)
-    numbers = stop_signals()
-    for number in numbers:
-        loop.add_signal_handler(number, _on_signal, number, stopping, requests)
     try:
         write_audit_log(BrokerConfig.parse(settings))
         broker = Broker.from_settings(runtime, settings, compaction_worker=InProcess())

@@ -72,6 +72,14 @@ class CorruptMessageError(RetriableError, KafkaError):
 
 class UnknownTopicOrPartitionError(RetriableError, KafkaError):
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    topic: str | None = None
+    """The topic that there is not, where that is what is meant and not one of its partitions."""
+
+    @classmethod
+    def of(cls, topic: str) -> UnknownTopicOrPartitionError:
+        error = cls(f"there is no topic {topic}")
+        error.topic = topic
+        return error
 
 
 class InvalidFetchSizeError(KafkaError):

@@ -157,7 +157,7 @@ def test_a_rolling_restart_loses_no_record_and_no_broker(command: Command, three
     assert re.fullmatch(r"(broker [123]: up after [0-9.]+ s, in sync [0-9.]+ s later\n){3}all 3 brokers .*\n", done.out)
     after = {broker.id: broker.pid for broker in LocalCluster.load(three).brokers}
     assert not set(before.values()) & set(after.values())
-    assert "all 6 partitions are led, and whole" in command("cluster", "status", "--dir", str(three)).out
+    assert "6 partitions, all led and whole" in command("cluster", "status", "--dir", str(three)).out
     described = json.loads(command("topic", "describe", "t", "--json", "-b", servers).out)
     assert sum(one["records"] for one in described[0]["partition_details"]) == sent > 0
 

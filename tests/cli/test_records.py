@@ -90,6 +90,25 @@ def test_a_topic_that_a_typo_makes_is_said(headrace: Command) -> None:
     assert "made topic" not in headrace("produce", "walkabuots", stdin="x\n").err
 
 
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "topic describe {}",
+        "topic delete {} --yes",
+        "topic alter {} -p 9",
+        "config get topic {}",
+        "config set topic {} retention.ms=1",
+        "consume {}",
+        "consume {} --group g",
+        "deadletters list {}",
+    ],
+)
+def test_a_topic_that_there_is_not_is_said_with_the_nearest(headrace: Command, topic: str, typed: str) -> None:
+    result = headrace(*typed.format(f"{topic}x").split())
+    assert result.code == 1
+    assert result.err == f"headrace: there is no topic {topic}x; did you mean {topic}?\n"
+
+
 def test_from_and_to(headrace: Command, topic: str) -> None:
     headrace("produce", topic, "-p", "0", stdin="".join(f"{number}\n" for number in range(10)))
     one = ("-p", "0")

@@ -154,12 +154,13 @@ def _screen(document: dict[str, Any]) -> list[str]:
         return lines
     partitions = document["partitions"]
     troubled = [entry for entry in partitions if entry["leader"] is None or len(entry["isr"]) < len(entry["replicas"])]
+    how_many = plural(len(partitions), "partition")
     if not troubled:
-        all_well = f"all {count(len(partitions))} partitions are led, and whole" if partitions else "no partitions yet"
+        all_well = f"{how_many}, all led and whole" if partitions else "no partitions yet"
         lines.append(styled(all_well, "32"))
         return lines
     lines.append(
-        f"{count(len(partitions))} partitions: {styled(count(document['under_replicated']), '33')} under-replicated, "
+        f"{how_many}: {styled(count(document['under_replicated']), '33')} under-replicated, "
         f"{styled(count(document['leaderless']), '31')} without a leader"
     )
     shown = [

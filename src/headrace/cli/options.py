@@ -8,18 +8,20 @@ import inspect
 import os
 import re
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from headrace.cli.output import CommandError, note, usage
+from headrace.cli.output import CommandError, all_of, note, usage
 from headrace.client.admin import Admin
 from headrace.client.configs import parse_address
 from headrace.config import ConfigDefinition, ConfigError, parse_properties
+from headrace.errors import HeadraceError, UnknownTopicOrPartitionError
 from headrace.records.kernels import ENVIRONMENT
+from headrace.words import did_you_mean
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 DEFAULT_TIMEOUT_S = 15.0
@@ -147,10 +149,36 @@ def targeted(function: Callable[..., None]) -> Callable[..., None]:
         timeout: float,
         **arguments: Any,
     ) -> None:
-        function(**arguments, target=target_of(bootstrap, timeout, command_config, properties))
+        target = target_of(bootstrap, timeout, command_config, properties)
+        try:
+            function(**arguments, target=target)
+        except (CommandError, UnknownTopicOrPartitionError) as error:
+            raise _with_nearest_topics(error, target) from None
 
     run.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]  # what typer reads
     return run
+
+
+def _with_nearest_topics(error: HeadraceError, target: Target) -> HeadraceError:
+    """The same error; of a topic that there is not it says which is nearest."""
+    errors = error.errors if isinstance(error, CommandError) else (error,)
+    if not any(_missing_topic(one) for one in errors):
+        return error
+    try:
+        with admin_for(target.config(), _PROBE_S) as admin:
+            there = admin.list_topics(list_internal=True)
+    except HeadraceError:
+        return error
+    return all_of([_with_nearest(one, there) for one in errors])
+
+
+def _with_nearest(error: HeadraceError, there: Iterable[str]) -> HeadraceError:
+    name = _missing_topic(error)
+    return HeadraceError(f"{error}{did_you_mean(name, there)}") if name else error
+
+
+def _missing_topic(error: HeadraceError) -> str | None:
+    return error.topic if isinstance(error, UnknownTopicOrPartitionError) else None
 
 
 # --- settings ---------------------------------------------------------------------------------------------------------

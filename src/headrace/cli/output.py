@@ -29,9 +29,10 @@ _UNITS = ("B", "KB", "MB", "GB", "TB", "PB")
 class CommandError(HeadraceError):
     """What a command ends with: a line that says what happened and what to do, and its exit code."""
 
-    def __init__(self, text: str, code: Exit = Exit.FAILED) -> None:
+    def __init__(self, text: str, code: Exit = Exit.FAILED, errors: Sequence[HeadraceError] = ()) -> None:
         super().__init__(text)
         self.exit_code = code
+        self.errors = errors
 
 
 def usage(text: str) -> CommandError:
@@ -267,5 +268,9 @@ def check_errors(errors: Iterable[HeadraceError]) -> None:
     """Raise if there are errors: all of them in one text, a line each."""
     found = list(errors)
     if found:
-        code = Exit.TIMEOUT if isinstance(found[0], RequestTimedOutError) else Exit.FAILED
-        raise CommandError("\n".join(dict.fromkeys(" ".join(str(error).split()) for error in found)), code)
+        raise all_of(found)
+
+
+def all_of(errors: Sequence[HeadraceError]) -> CommandError:
+    code = Exit.TIMEOUT if isinstance(errors[0], RequestTimedOutError) else Exit.FAILED
+    return CommandError("\n".join(dict.fromkeys(" ".join(str(error).split()) for error in errors)), code, errors)

@@ -118,7 +118,7 @@ class DeadLetters:
         consumer = self._consumer
         partitions = [TopicPartition(self.topic, view.index) for view in consumer.partitions_for(self.topic)]
         if not partitions:
-            raise UnknownTopicOrPartitionError(f"there is no topic {self.topic}")
+            raise UnknownTopicOrPartitionError.of(self.topic)
         first, last = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
         self._redriven = {
             name: _progress(found) for name, found in consumer.committed(partitions).items() if found is not None

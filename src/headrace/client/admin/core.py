@@ -36,6 +36,7 @@ N = TypeVar("N")
 
 # The core says why a request could not be sent when its time is over; that is worth a moment more.
 _GRACE_S = 0.05
+_TOPIC = "topic "
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +199,8 @@ def refused(code: int, message: str | None = None, about: str = "") -> HeadraceE
     """The error of an answer, or None. `about` ("topic x") says what it is about where the broker's words do not."""
     if not code:
         return None
+    if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and about.startswith(_TOPIC):
+        return UnknownTopicOrPartitionError.of(about.removeprefix(_TOPIC))
     error = error_for(code, message)
     if not about or (message and about.split()[-1] in message):
         return error

@@ -94,6 +94,25 @@ def test_one_partition_is_no_list_of_partitions(
         call(consumer, given)
 
 
+def test_a_partitions_number_is_no_text(consumer: Consumer) -> None:
+    with pytest.raises(TypeError, match=r"assign takes partitions by their numbers: '0' in \('t', '0'\) is none"):
+        consumer.assign([("t", "0")])  # type: ignore[list-item]  # that is the mistake
+
+
+@pytest.mark.parametrize("make", [Admin, Consumer, Producer, headrace.RangeReader, aio.Producer])
+def test_an_address_is_no_configuration(make: Callable[..., Any]) -> None:
+    with pytest.raises(TypeError, match=r"as a mapping, \{'bootstrap.servers': 'h:9092'\}, or as keywords"):
+        make("h:9092")
+
+
+def test_one_value_is_no_batch() -> None:
+    with Producer(bootstrap_servers=NOWHERE, value_serializer="string") as producer:
+        with pytest.raises(TypeError, match="send_batch takes several values, and 'abc' is not"):
+            producer.send_batch("t", "abc")
+        with pytest.raises(TypeError, match="send_batch takes several keys, and b'abc' is not"):
+            producer.send_batch("t", ["1", "2", "3"], keys=b"abc")
+
+
 def test_subscribe_takes_a_list(consumer: Consumer) -> None:
     with pytest.raises(TypeError, match=r"subscribe takes a list of topics: \['events'\]"):
         consumer.subscribe("events")

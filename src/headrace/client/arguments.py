@@ -38,6 +38,8 @@ def partitions_of(given: object, call: str) -> list[TopicPartition]:
 def _partition_of(given: Any, call: str) -> TopicPartition:
     topic, number = given if isinstance(given, (tuple, list)) and len(given) == 2 else (None, None)
     place = whole_number(number)
+    if isinstance(topic, str) and number is not None and place is None:
+        raise TypeError(f"{call} takes partitions by their numbers: {number!r} in {given!r} is none")
     if not isinstance(topic, str) or place is None:
         raise TypeError(
             f"{call} takes partitions as a list of (topic, partition): {given!r} is {type(given).__name__}, not "

@@ -259,6 +259,7 @@ SCHEMA_SETTINGS = (
 
 def merge(config: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -> dict[str, Any]:
     """One mapping by Kafka's names, of a mapping and of keywords that have underscores for dots."""
+    check_config(config)
     merged: dict[str, Any] = dict(config or {})
     for name, value in keywords.items():
         dotted = name.replace("_", ".")
@@ -266,6 +267,15 @@ def merge(config: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -> dict
             raise ConfigError({dotted: f"{dotted} is given twice: in the mapping and as the keyword {name}"})
         merged[dotted] = value
     return merged
+
+
+def check_config(config: object) -> None:
+    """Refuse the address alone, which other libraries take."""
+    if isinstance(config, (str, bytes)):
+        raise TypeError(
+            f"a client takes its settings as a mapping, {{'bootstrap.servers': {config!r}}}, or as keywords, "
+            f"bootstrap_servers={config!r}"
+        )
 
 
 def common_config(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from typing import Any, TypeVar, Unpack
 from headrace.client.arguments import partitions_of
 from headrace.client.cluster.drivers import BlockingClient
 from headrace.client.compiled import begin_loading
+from headrace.client.configs import check_config
 from headrace.client.consumer._base import ConsumerSetup, to_arrow
 from headrace.client.consumer._ranges import Loss as Loss
 from headrace.client.consumer._ranges import LostOffsetsError as LostOffsetsError
@@ -77,6 +78,7 @@ class RangeReader:
         clock: Clock | None = None,
         **keywords: Unpack[ConsumerKeywords],
     ) -> None:
+        check_config(config)
         given = dict(config or {})
         refused = [name for name in _OF_GROUPS if name in given or name.replace(".", "_") in keywords]
         if refused:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Generic
 
-from headrace.client.arguments import whole_number
+from headrace.client.arguments import check_several, whole_number
 from headrace.client.compiled import count_rows
 from headrace.client.producer._base import (
     ProducerRecord,
@@ -113,6 +113,9 @@ class ProducerCalls(Generic[K, V]):
         """
         check_record(topic, whole_number(partition), whole_number(timestamps))
         check_plain(on_delivery, "send_batch(on_delivery=…)")
+        check_several(values, "send_batch", "values")
+        if keys is not None:
+            check_several(keys, "send_batch", "keys")
         delivery = BatchDelivery(self._sender, topic, on_delivery)
         now_ms = self._clock.now_ms()
         rows = batch_rows(self._setup, delivery, topic, values, keys, partition, timestamps, headers, now_ms)

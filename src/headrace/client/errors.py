@@ -53,9 +53,6 @@ class UndeliveredError(HeadraceError):
         self.count = count
         self.first = first
 
-    def __reduce__(self) -> tuple[type[UndeliveredError], tuple[int, HeadraceError]]:
-        return UndeliveredError, (self.count, self.first)
-
 
 class DeliveryTimeoutError(RequestTimedOutError):
     """A record was not acknowledged in time (`delivery.timeout.ms`, or `max.block.ms` while its topic was unknown).

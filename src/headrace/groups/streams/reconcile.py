@@ -33,7 +33,7 @@ class TaskGoal(NamedTuple):
     is_passive_in_process: Callable[[str, int], bool]
 
 
-class UnknownStateError(Exception):
+class UnknownTaskStateError(Exception):
     """The member is in a state that a newer broker left it in: it has to begin again, without tasks."""
 
 
@@ -50,7 +50,7 @@ def next_position(now: TaskPosition, goal: TaskGoal, owned: TargetTasks | None) 
             return _towards(now, goal, owned, now.epoch)
         case _:
             if owned is None or not owned.is_empty:
-                raise UnknownStateError
+                raise UnknownTaskStateError
             return _towards(now, goal, owned, goal.epoch)
 
 

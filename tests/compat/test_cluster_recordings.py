@@ -52,8 +52,14 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
             found.kill(broker)
 
 
+# Cases in which ours differs on purpose; docs/differences.md says why.
+LEFT_OUT = {"partitions/internal": "no partitions are added to topics of coordinators, also where it is only validated"}
+
+
 def replay(cluster: LocalCluster, names: tuple[str, ...], timeout_s: float, *, hurting: bool) -> None:
     command = [sys.executable, str(RECORDED / "replay_cluster.py"), *(broker.address for broker in cluster.brokers)]
+    for case in LEFT_OUT:
+        command += ["-x", case]
     if hurting:
         command += ["--control", str(control(cluster))]
     command += [str(RECORDED / name) for name in names]

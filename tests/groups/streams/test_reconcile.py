@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from headrace.groups.epochs.member import MemberProgress
-from headrace.groups.streams.reconcile import TaskGoal, TaskPosition, UnknownTaskStateError, next_position
+from headrace.groups.streams.reconcile import TaskGoal, TaskPosition, UnknownStateError, next_position
 from headrace.groups.streams.tasks import MemberTasks, TargetTasks
 
 VECTORS = Path(__file__).parents[2] / "reference" / "vectors" / "current-assignment.jsonl.gz"
@@ -69,7 +69,7 @@ def test_every_step_is_kafkas() -> None:
         steps += 1
         owned = None if case["owned"] is None else target(case["owned"])
         if case["next"] is None:
-            with pytest.raises(UnknownTaskStateError):
+            with pytest.raises(UnknownStateError):
                 next_position(position(case["member"]), goal(case), owned)
         else:
             assert next_position(position(case["member"]), goal(case), owned) == position(case["next"]), case["id"]

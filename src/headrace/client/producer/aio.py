@@ -60,6 +60,8 @@ class Producer(ProducerCalls[K, V]):
         super().__init__(ProducerSetup(config, keywords), self._runtime.clock)
         self._sender = LoopSender(self._setup, self._runtime)
         self._watch = Watch(self, self._sender, f"the producer {self._setup.connection.client_id}")
+        if not self._own_runtime:
+            self._watch.end()  # a simulated process that is killed drops its clients, as they are
 
     # --- waiting ------------------------------------------------------------------------------------------------------
 

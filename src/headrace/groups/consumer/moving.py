@@ -16,9 +16,9 @@ from headrace.groups.consumer.config import ConsumerGroupConfig
 from headrace.groups.consumer.group import ConsumerGroup, ConsumerMember
 from headrace.groups.consumer.migration import Rebalance, downgrade, from_classic, upgrade
 from headrace.groups.consumer.plan import ConsumerPlan, plan_of, subscribed_ids
-from headrace.groups.consumer.reconcile import Goal, Target, UnknownStateError, next_position
+from headrace.groups.consumer.reconcile import Goal, Target, next_position
 from headrace.groups.epochs.finding import served_group
-from headrace.groups.epochs.member import STATIC_LEAVING_EPOCH, MemberProgress
+from headrace.groups.epochs.member import STATIC_LEAVING_EPOCH, MemberProgress, UnknownStateError
 from headrace.groups.epochs.refusals import RefusedError
 from headrace.groups.epochs.steps import GroupStep
 from headrace.groups.epochs.targets import Targets

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from headrace.groups.epochs.member import MemberProgress
+from headrace.groups.epochs.member import MemberProgress, UnknownStateError
 
 Partitions = Mapping[bytes, Mapping[int, int]]
 """Topic id → partition → the epoch in which it was assigned. Never changed, only replaced."""
@@ -35,10 +35,6 @@ class Goal(NamedTuple):
     target: Target
     subscribed: Collection[bytes]
     is_held: Callable[[bytes, int], bool]
-
-
-class UnknownStateError(Exception):
-    """The member is in a state that a newer broker left it in: it has to begin again, without partitions."""
 
 
 def next_position(now: MemberPosition, goal: Goal, owned: Target | None, subscription_changed: bool) -> MemberPosition:

@@ -25,6 +25,10 @@ class MemberProgress(IntEnum):
         return cls(number) if number in cls._value2member_map_ else cls.UNKNOWN
 
 
+class UnknownStateError(Exception):
+    """The member is in a state that a newer broker left it in: it has to begin again, without anything assigned."""
+
+
 @dataclass(slots=True, eq=False)
 class EpochMember:
     """One member. `epoch` is what it has reached, 0 until it has been given one."""

@@ -10,7 +10,7 @@ from headrace.errors import ErrorCode
 from headrace.groups.classic.records import group_tombstone
 from headrace.groups.classic.state import ClassicGroup
 from headrace.groups.epochs.finding import served_group
-from headrace.groups.epochs.member import MemberProgress
+from headrace.groups.epochs.member import MemberProgress, UnknownStateError
 from headrace.groups.epochs.refusals import RefusedError
 from headrace.groups.epochs.steps import GroupStep
 from headrace.groups.epochs.targets import Targets
@@ -22,7 +22,7 @@ from headrace.groups.streams import records
 from headrace.groups.streams.config import StreamsGroupConfig
 from headrace.groups.streams.group import NOT_VALIDATED, StreamsGroup, StreamsMember
 from headrace.groups.streams.plan import STANDBY_REPLICAS, plan_of
-from headrace.groups.streams.reconcile import TaskGoal, UnknownTaskStateError, next_position
+from headrace.groups.streams.reconcile import TaskGoal, next_position
 from headrace.groups.streams.tasks import NO_TARGET, TargetTasks
 from headrace.groups.streams.topology import ConfiguredTopology, StreamsTopology, configure
 from headrace.groups.topics import TopicLookup
@@ -194,7 +194,7 @@ class StreamsMoves:
         now = member.position
         try:
             position = next_position(now, goal, owned)
-        except UnknownTaskStateError:
+        except UnknownStateError:
             raise RefusedError(
                 ErrorCode.FENCED_MEMBER_EPOCH,
                 "The streams group member is in a unknown state. The member must abandon all its tasks and rejoin.",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
-from headrace.groups.epochs.member import MemberProgress
+from headrace.groups.epochs.member import MemberProgress, UnknownStateError
 from headrace.groups.streams.tasks import MemberTasks, TargetTasks
 
 
@@ -33,10 +33,6 @@ class TaskGoal(NamedTuple):
     is_passive_in_process: Callable[[str, int], bool]
 
 
-class UnknownTaskStateError(Exception):
-    """The member is in a state that a newer broker left it in: it has to begin again, without tasks."""
-
-
 def next_position(now: TaskPosition, goal: TaskGoal, owned: TargetTasks | None) -> TaskPosition:
     """The member after its heartbeat, in which it said that it owns these tasks (None: it said nothing)."""
     match now.state:
@@ -50,7 +46,7 @@ def next_position(now: TaskPosition, goal: TaskGoal, owned: TargetTasks | None) 
             return _towards(now, goal, owned, now.epoch)
         case _:
             if owned is None or not owned.is_empty:
-                raise UnknownTaskStateError
+                raise UnknownStateError
             return _towards(now, goal, owned, goal.epoch)
 
 

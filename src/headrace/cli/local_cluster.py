@@ -23,11 +23,12 @@ from pathlib import Path
 
 from headrace.cli.console_beside import check_installed
 from headrace.cli.console_beside import command as command_of_console
-from headrace.cli.options import CONFIG_VARIABLE, unreachable
+from headrace.cli.options import CONFIG_VARIABLE, admin_for, plain_kernels, unreachable
 from headrace.cli.options_of_start import settings_as_options
 from headrace.cli.output import CommandError, usage
 from headrace.cli.secured_cluster import DIRECTORY, PROTOCOL, client_config, client_file, is_secure
 from headrace.cli.start import default_directory
+from headrace.errors import HeadraceError
 from headrace.runtime.processes import process_info
 from headrace.secret_files import append_privately, write_secret
 from headrace.words import some
@@ -42,6 +43,7 @@ _PROBE_S = 3.0
 _START_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 60.0
 _LOOK_S = 0.02
+_MEMBERS_TIMEOUT_S = 10.0
 _PORT_TIMEOUT_S = 2.0
 _LOG_LINES_SHOWN = 15
 
@@ -214,7 +216,7 @@ class LocalCluster:
         _CHILDREN[self.zookeeper_pid] = zookeeper.let_go()
 
     def start(self, brokers: Sequence[LocalBroker]) -> float:
-        """Start these and wait until they take connections; gives the seconds that it took."""
+        """Start these and wait until clients see them all; gives the seconds that it took."""
         began = time.monotonic()
         for broker in brokers:
             _check_is_free(broker)
@@ -223,6 +225,7 @@ class LocalCluster:
         self.save()
         for broker in brokers:
             self._await_listening(broker, began + _START_TIMEOUT_S)
+        self._await_members(brokers, began + _START_TIMEOUT_S)
         return time.monotonic() - began
 
     def _spawn(self, broker: LocalBroker) -> None:
@@ -264,6 +267,16 @@ class LocalCluster:
             "transaction.state.log.min.isr": str(min(2, int(copies))),
             **{key: value.replace("{id}", str(broker.id)) for key, value in self.overrides.items()},
         }
+
+    def _await_members(self, brokers: Sequence[LocalBroker], deadline: float) -> None:
+        """On a busy machine a broker may listen before the controller counts on it, and replicas would lack a place."""
+        if any("listener" in name or "authorizer" in name for name in self.overrides):
+            return  # settings of the user's own, which may want another login: that they listen has to be enough
+        config = self.client() | {"bootstrap.servers": ",".join(broker.address for broker in brokers)}
+        numbers = {broker.id for broker in brokers}
+        with contextlib.suppress(HeadraceError), plain_kernels(), admin_for(config, _MEMBERS_TIMEOUT_S) as admin:
+            while time.monotonic() < deadline and not numbers <= {node.id for node in admin.describe_cluster().nodes}:
+                time.sleep(_LOOK_S)
 
     def _await_listening(self, broker: LocalBroker, deadline: float) -> None:
         while time.monotonic() < deadline:

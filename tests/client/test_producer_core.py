@@ -341,6 +341,46 @@ def test_a_batch_that_a_restarted_broker_does_not_remember_is_not_sent_with_anot
     assert world.producer.identity.epoch == 0
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+    ],
+    ids=lambda code: code.name,
+)
+def test_a_batch_that_was_refused_after_it_was_written_is_not_sent_with_another_number(
+    clock: VirtualClock, code: ErrorCode
+) -> None:
+    cluster = FakeCluster(clock, topics={"t": 1})
+    world = World(cluster, batch_size=1, linger_ms=0, request_timeout_ms=2000, delivery_timeout_ms=20_000)
+    world.deliver([world.send("t", b"a")])
+    wrote = cluster.logs[("t", 0)]
+
+    def script(node: int, name: str, request: Any) -> Any:
+        if name != "Produce":
+            return None
+        answer = cluster._produce(node, request, 13)
+        answer.responses[0].partition_responses[0].error_code = code
+        return answer
+
+    cluster.script = script
+    sent = [world.send("t", value) for value in (b"b", b"c", b"d")]
+    world.run_until(lambda: b"b" in wrote.values)
+    # Whoever leads from now on knows the last batch alone, and calls what comes before it out of order.
+    _, recent = wrote.producers[world.producer.identity.producer_id]
+    while len(recent) > 1:
+        recent.popleft()
+    cluster.script = lambda node, name, request: None
+    world.run_until(lambda: all(one.done() for one in sent))
+    world.deliver([world.send("t", b"e")], 60)
+    assert sorted(wrote.values) == sorted(set(wrote.values)), "a record is there twice"
+    assert wrote.values[-1] == b"e"
+
+
 def test_unknown_producer_id_starts_the_numbers_again(clock: VirtualClock) -> None:
     cluster = FakeCluster(clock, topics={"t": 1})
     world = World(cluster)

@@ -81,15 +81,19 @@ def ask_isr(cluster: OneBroker, name: str, isr: list[int], **changes: int) -> in
         partition_index=0,
         leader_epoch=partition.leader_epoch + changes.get("leader_epoch", 0),
         partition_epoch=partition.partition_epoch + changes.get("partition_epoch", 0),
-        new_isr_with_epochs=[BrokerState(broker_id=node_id) for node_id in isr],
+        new_isr_with_epochs=[
+            BrokerState(broker_id=node_id, broker_epoch=changes.get(f"epoch_of_{node_id}", -1)) for node_id in isr
+        ],
     )
     node_id = changes.get("broker_id", partition.leader)
     request = AlterPartitionRequest(
         broker_id=node_id,
-        broker_epoch=cluster.image.brokers[node_id].epoch,
+        broker_epoch=cluster.image.brokers[node_id].epoch + changes.get("broker_epoch", 0),
         topics=[AlterPartitionRequestTopicData(topic_id=topic.topic_id, partitions=[data])],
     )
     answer = cluster.decide(cluster.controller.alter_partition(cluster.image, request))
+    if answer.error_code:
+        return int(answer.error_code)
     code: int = answer.topics[0].partitions[0].error_code
     return code
 
@@ -168,6 +172,53 @@ def test_who_asks_for_what_is_so_is_given_a_partition_epoch_of_its_own() -> None
     assert (after.isr, after.leader, after.leader_epoch) == (before.isr, before.leader, before.leader_epoch)
     assert after.partition_epoch == before.partition_epoch + 1
     assert ask_isr(cluster, "t", [2], partition_epoch=-1) == ErrorCode.INVALID_UPDATE_VERSION
+
+
+@pytest.mark.parametrize(
+    ("isr", "changes", "error"),
+    [
+        ([2, 1], {"broker_epoch": -1}, ErrorCode.STALE_BROKER_EPOCH),
+        ([2, 1], {"broker_epoch": 1}, ErrorCode.STALE_BROKER_EPOCH),
+        ([2, 1], {"leader_epoch": -1}, ErrorCode.FENCED_LEADER_EPOCH),
+        ([2, 1], {"leader_epoch": 1}, ErrorCode.NOT_CONTROLLER),
+        ([2, 1], {"partition_epoch": -1}, ErrorCode.INVALID_UPDATE_VERSION),
+        ([2, 1], {"partition_epoch": 1}, ErrorCode.NOT_CONTROLLER),
+        ([1, 2], {"broker_id": 1}, ErrorCode.INVALID_REQUEST),
+        ([1], {}, ErrorCode.INVALID_REQUEST),
+        ([2, 3], {}, ErrorCode.INVALID_REQUEST),
+        ([2, 1, 1], {}, ErrorCode.INVALID_REQUEST),
+        ([2, 1], {"epoch_of_1": 0}, ErrorCode.INELIGIBLE_REPLICA),
+        ([2, 1], {"epoch_of_1": 1_000}, ErrorCode.INELIGIBLE_REPLICA),
+        ([2, 1], {"epoch_of_2": 0}, ErrorCode.INELIGIBLE_REPLICA),
+    ],
+)
+def test_what_a_leader_asks_for_with_old_or_wrong_epochs_is_refused_and_changes_nothing(
+    isr: list[int], changes: dict[str, int], error: ErrorCode
+) -> None:
+    """KIP-497, KIP-841, KIP-903: of a former leader, of a former life of a member, or for who is none of them."""
+    cluster = three_brokers()
+    create(cluster, "t", [[2, 1]])
+    cluster.register(1, incarnation=b"again" + bytes(11))
+    # Its leader epoch and that of the partition are above 0, so that there are earlier ones.
+    assert ask_isr(cluster, "t", [2]) == ErrorCode.NONE
+    cluster.decide(cluster.controller.fence_broker(cluster.image, 2))
+    cluster.decide(cluster.controller.unfence_broker(cluster.image, 2))
+    before = cluster.image.topics["t"].partitions[0]
+    assert (before.leader, before.isr) == (2, (2,))
+    assert ask_isr(cluster, "t", isr, **changes) == error
+    assert cluster.image.topics["t"].partitions[0] == before
+    epochs = {f"epoch_of_{node_id}": cluster.image.brokers[node_id].epoch for node_id in (1, 2)}
+    assert ask_isr(cluster, "t", [2, 1], **epochs) == ErrorCode.NONE
+
+
+def test_a_fenced_replica_is_not_let_in_and_one_that_is_shutting_down_neither() -> None:
+    cluster = three_brokers()
+    create(cluster, "t", [[2, 1, 3]])
+    cluster.decide(cluster.controller.fence_broker(cluster.image, 1))
+    cluster.decide(cluster.controller.shut_down_broker(cluster.image, 3))
+    assert cluster.image.topics["t"].partitions[0].isr == (2,)
+    assert ask_isr(cluster, "t", [2, 1]) == ErrorCode.INELIGIBLE_REPLICA
+    assert ask_isr(cluster, "t", [2, 3]) == ErrorCode.INELIGIBLE_REPLICA
 
 
 def test_a_replica_is_not_in_sync_while_its_directory_is_lost_and_leads_again_after() -> None:

@@ -342,6 +342,40 @@ def test_whoever_waits_for_the_others_does_not_expire(members: Members) -> None:
     assert members.driver.wait(token).leader == leader
 
 
+def test_whoever_dies_as_it_is_handed_its_share_is_out_a_session_later(members: Members) -> None:
+    """It had waited for longer than a session by then, in which it could not be late."""
+    (leader, other), generation = members.stable(2)
+    for member_id in (leader, other):
+        members.join(member_id)
+    token = members.sync(other, generation + 1)
+    for _ in range(3):
+        members.driver.advance(SESSION_MS - 1)
+        assert members.heartbeat(leader, generation + 1) == NONE
+    members.synced(leader, generation + 1, {leader: b"1", other: b"2"})
+    assert members.driver.answers[token].assignment == b"2"
+    members.driver.advance(SESSION_MS - 1)
+    assert members.heartbeat(leader, generation + 1) == NONE
+    members.driver.advance(1)
+    assert members.heartbeat(leader, generation + 1) == ErrorCode.REBALANCE_IN_PROGRESS
+    assert members.heartbeat(other, generation + 1) == UNKNOWN
+
+
+def test_whoever_dies_as_it_is_told_of_a_generation_is_out_a_session_later(members: Members) -> None:
+    (leader, other, late), generation = members.stable(3)
+    for member_id in (leader, other):
+        members.join(member_id)
+    for _ in range(3):
+        members.driver.advance(SESSION_MS - 1)
+        assert members.heartbeat(late, generation) == ErrorCode.REBALANCE_IN_PROGRESS
+    members.join(late)
+    members.driver.advance(SESSION_MS - 1)
+    for member_id in (leader, late):
+        assert members.heartbeat(member_id, generation + 1) == NONE
+    members.driver.advance(1)
+    assert members.heartbeat(leader, generation + 1) == ErrorCode.REBALANCE_IN_PROGRESS
+    assert members.heartbeat(other, generation + 1) == UNKNOWN
+
+
 def test_the_last_one_to_die_leaves_an_empty_group_with_a_record(members: Members) -> None:
     members.stable()
     written = len(members.driver.log[members.driver.coordinator.partition_of(GROUP)])

@@ -11,6 +11,7 @@ from tests.records.legacy_messages import message, wrapper
 
 from headrace.client.consumer._chunks import FetchedChunk
 from headrace.client.consumer.errors import RecordDeserializationError
+from headrace.protocol.messages.fetch import AbortedTransaction
 from headrace.records import (
     Codec,
     ControlType,
@@ -217,6 +218,150 @@ def test_a_usual_fetch_is_seen_together(fast: Any) -> None:
     for make in (compressed, compressed_otherwise):
         assert survey_stretch(make(), 0, 1 << 30).record_count == 120
     assert survey_stretch(many_small_ones(), 0, 1 << 30).record_count == 700
+
+
+# --- transactions -----------------------------------------------------------------------------------------------------
+
+
+class TransactionLog:
+    """A log that several producers write to, and what a broker tells of aborted transactions."""
+
+    def __init__(self) -> None:
+        self.data = b""
+        self.end = 0
+        self.aborted: list[AbortedTransaction] = []
+        self._markers: list[tuple[int, int]] = []
+
+    def write(self, producer: int, count: int = 1, *, transactional: bool = True) -> list[int]:
+        rows = [(1, None, b"x", ()) for _ in range(count)]
+        options = {"producer_id": producer, "producer_epoch": 0, "base_sequence": 0} if producer >= 0 else {}
+        self.data += build_batch(rows, base_offset=self.end, transactional=transactional, **options)
+        self.end += count
+        return list(range(self.end - count, self.end))
+
+    def end_with(self, producer: int, kind: ControlType) -> None:
+        self.data += control_batch(
+            kind, base_offset=self.end, timestamp=1, producer_id=producer, producer_epoch=0, coordinator_epoch=0
+        )
+        self._markers.append((producer, self.end))
+        self.end += 1
+
+    def aborts(self, producer: int, first: int) -> None:
+        self.aborted.append(AbortedTransaction(producer_id=producer, first_offset=first))
+
+    def _told(self, position: int) -> list[AbortedTransaction]:
+        """Those that do not end before the position."""
+        return [
+            one
+            for one in self.aborted
+            if not any(
+                producer == one.producer_id and one.first_offset < at < position for producer, at in self._markers
+            )
+        ]
+
+    def read(self, position: int = 0, *, read_committed: bool = True) -> list[int]:
+        aborted = self._told(position) if read_committed else None
+        chunk = FetchedChunk(PART, position, self.data, aborted, read_committed=read_committed, check_crcs=True)
+        found: list[int] = []
+        while (piece := chunk.peek(3)) is not None:
+            found += piece.columns.offsets
+            chunk.advance(len(piece))
+        assert (chunk.next_offset, chunk.is_done) == (self.end, True)
+        return found
+
+
+def test_only_a_producers_own_abort_ends_what_is_left_out() -> None:
+    """Of one producer: aborted, committed, aborted, beside a second one that goes on."""
+    log = TransactionLog()
+    log.aborts(1, log.end)
+    log.write(1, 2)
+    kept = log.write(2)
+    log.write(1)
+    log.end_with(1, ControlType.ABORT)
+    kept += log.write(1, 3)
+    log.end_with(2, ControlType.COMMIT)
+    log.end_with(1, ControlType.COMMIT)
+    log.aborts(1, log.end)
+    log.write(1)
+    log.end_with(1, ControlType.ABORT)
+    kept += log.write(1)
+    log.end_with(1, ControlType.COMMIT)
+    assert log.read() == kept
+    assert log.read(kept[1]) == kept[1:]
+
+
+def test_a_transaction_is_left_out_from_its_first_record_to_its_abort() -> None:
+    log = TransactionLog()
+    kept = log.write(1)
+    log.end_with(1, ControlType.COMMIT)
+    log.aborts(1, log.end)
+    first = log.write(1, 5)
+    log.write(1)
+    log.end_with(1, ControlType.ABORT)
+    assert log.read() == kept
+    for position in range(first[0], log.end):
+        assert log.read(position) == []
+
+
+def test_what_is_in_no_transaction_stays_beside_one_that_is_aborted() -> None:
+    log = TransactionLog()
+    log.aborts(1, log.end)
+    log.write(1)
+    kept = log.write(1, transactional=False)
+    kept += log.write(-1, transactional=False)
+    log.end_with(1, ControlType.ABORT)
+    assert log.read() == kept
+
+
+def test_the_end_of_a_committed_transaction_ends_nothing_that_is_aborted() -> None:
+    """Aborted transactions that begin behind what was fetched are told as well: they are none of its records."""
+    log = TransactionLog()
+    kept = log.write(1)
+    log.end_with(1, ControlType.COMMIT)
+    log.aborts(2, log.end)
+    log.write(2)
+    kept += log.write(3)
+    log.end_with(3, ControlType.COMMIT)
+    log.write(2)
+    log.aborts(3, log.end + 10)
+    log.end_with(2, ControlType.ABORT)
+    kept += log.write(3)
+    assert log.read() == kept
+
+
+def test_who_reads_what_is_not_committed_is_given_all_of_it() -> None:
+    log = TransactionLog()
+    log.aborts(1, log.end)
+    all_of_it = log.write(1, 2)
+    log.end_with(1, ControlType.ABORT)
+    all_of_it += log.write(2)
+    assert log.read(read_committed=False) == all_of_it
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_transactions_of_several_producers_are_told_apart(seed: int) -> None:
+    rng = random.Random(seed)
+    log, opened, kept = TransactionLog(), dict[int, tuple[bool, list[int]]](), list[int]()
+    for _ in range(40):
+        producer = rng.choice((1, 2, 3, 4))
+        if producer == 4:
+            kept += log.write(rng.choice((-1, 4)), rng.choice((1, 3)), transactional=False)
+        elif producer in opened and rng.random() < 0.4:
+            is_aborted, offsets = opened.pop(producer)
+            log.end_with(producer, ControlType.ABORT if is_aborted else ControlType.COMMIT)
+            kept += [] if is_aborted else offsets
+        else:
+            if producer not in opened:
+                opened[producer] = (rng.random() < 0.5, [])
+                if opened[producer][0]:
+                    log.aborts(producer, log.end)
+            opened[producer][1].extend(log.write(producer, rng.choice((1, 3))))
+    for producer, (is_aborted, offsets) in opened.items():
+        log.end_with(producer, ControlType.ABORT if is_aborted else ControlType.COMMIT)
+        kept += [] if is_aborted else offsets
+    rng.shuffle(log.aborted)
+    for position in (0, rng.randrange(log.end), rng.randrange(log.end)):
+        assert log.read(position) == sorted(offset for offset in kept if offset >= position)
 
 
 # --- formats 0 and 1 --------------------------------------------------------------------------------------------------

@@ -40,9 +40,10 @@ test: $(STAMP)
 	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --ignore=tests/spark -m "not long"
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder tests/spark -m "not long"
 
-# The fast part, under a minute.
+# The fast part, about a minute; of Spark's tests those that need no Java.
 quick: $(STAMP)
 	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --ignore=tests/spark -m "not slow and not long"
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/spark -m "not slow and not long"
 
 # What takes minutes each: Spark drivers and workers killed at every step, on Apache Kafka too.
 .PHONY: test-long

@@ -16,12 +16,14 @@ from .producer_mutations import (
     take_late_records,
 )
 
-pytestmark = pytest.mark.slow
 SEEDS = {"plain": 60, "idempotent": 100, "transactional": 150, "asyncio": 40, "once": 30, "once_asyncio": 10}
+#: So many of them are quick tests.
+QUICK = {"plain": 15, "idempotent": 30, "transactional": 40, "asyncio": 20, "once": 20, "once_asyncio": 10}
 
 ONCE_FAILED = [("idempotent", 20214), ("once", 22040)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "seed"), ONCE_FAILED)
 def test_a_seed_that_failed_before_passes(kind: str, seed: int) -> None:
     with silenced():
@@ -30,12 +32,23 @@ def test_a_seed_that_failed_before_passes(kind: str, seed: int) -> None:
 
 @pytest.mark.parametrize("kind", list(SEEDS))
 def test_no_seed_loses_doubles_or_leaves_anything_waiting(kind: str) -> None:
+    _play(kind, range(QUICK[kind]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [kind for kind in SEEDS if SEEDS[kind] > QUICK[kind]])
+def test_no_further_seed_loses_doubles_or_leaves_anything_waiting(kind: str) -> None:
+    _play(kind, range(QUICK[kind], SEEDS[kind]))
+
+
+def _play(kind: str, seeds: range) -> None:
     run = kinds()[kind]
     with silenced():
-        for seed in range(SEEDS[kind]):
+        for seed in seeds:
             run(seed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mutation", "kind"),
     [

@@ -9,8 +9,6 @@ import pytest
 from tests.parallel.mutants import MUTANTS, seeds_until_found
 from tests.parallel.simulate import run_seeds
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(autouse=True)
 def silent() -> Iterator[None]:
@@ -24,6 +22,7 @@ def test_promises_are_kept_whatever_happens(first: int) -> None:
     run_seeds(first, 40)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(MUTANTS))
 def test_a_defect_that_is_put_back_is_found(name: str) -> None:
     assert seeds_until_found(name) is not None

@@ -20,6 +20,30 @@ def pytest_configure(config: pytest.Config) -> None:
     warnings.filterwarnings("ignore", "unclosed", ResourceWarning)
 
 
+#: What needs no Java is quick; the others are slow, whatever they do.
+_WITHOUT_JAVA = (
+    "test_connections",
+    "test_history",
+    "test_lanes",
+    "test_markers",
+    "test_model",
+    "test_once",
+    "test_options",
+    "test_parcels",
+    "test_planning",
+    "test_reading",
+    "test_steps",
+    "test_stream_reader",
+    "test_transaction",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent) and item.path.stem not in _WITHOUT_JAVA:
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(scope="module")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     with BrokerProcess(tmp_path_factory.mktemp("broker") / "data", KEEP_RECORDS) as running:

@@ -24,18 +24,17 @@ _OF_CONSUMER_PROTOCOL_SOON = [one for one, seeds in OF_CONSUMER_PROTOCOL.items()
 """Faults that so many seeds find are looked for whenever the slow tests run."""
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("driver", ["asyncio", "blocking"])
 def test_nothing_is_lost_doubled_or_committed_too_early(driver: str) -> None:
-    for seed in range(driver == "blocking", 20, 2):
+    for seed in range(driver == "blocking", 16, 2):
         found = run(seed)
         assert found is None, found
 
 
-@pytest.mark.slow
-def test_nothing_is_lost_doubled_or_committed_too_early_by_a_member_of_the_consumer_protocol() -> None:
+@pytest.mark.parametrize("first", [0, pytest.param(10, marks=pytest.mark.slow)])
+def test_nothing_is_lost_doubled_or_committed_too_early_by_a_member_of_the_consumer_protocol(first: int) -> None:
     with silenced():
-        for seed in range(100):
+        for seed in range(first, first * 9 + 10):
             found = run(seed, protocol="consumer")
             assert found is None, found
 

@@ -267,8 +267,9 @@ class ApacheKafka:
             copies_min=min(2, copies),
         )
         properties += "".join(f"{key}={value}\n" for key, value in self.extra.items())
-        (self.directory / "server.properties").write_text(properties)
-        arguments = ("format", "-t", quorum.cluster_id, "-c", str(self.directory / "server.properties"))
+        path = self.directory / "server.properties"
+        path.write_text(properties)
+        arguments = ("format", "--ignore-formatted", "-t", quorum.cluster_id, "-c", str(path))
         subprocess.run(tool_command("kafka.tools.StorageTool", *arguments), capture_output=True, check=True, timeout=60)
 
     def start(self) -> None:

@@ -11,6 +11,7 @@ import pytest
 from headrace.cluster.image import Image, InconsistentMetadataError, PartitionImage
 from headrace.cluster.records import (
     NO_LEADER,
+    ClearElrRecord,
     MetadataRecord,
     PartitionChangeRecord,
     PartitionRecord,
@@ -136,3 +137,19 @@ def test_names_that_differ_in_dots_and_underscores_collide_until_deleted() -> No
     assert image.colliding_topic("abc") is None
     image.apply(RemoveTopicRecord(topic_id=b"a" * 16))
     assert image.colliding_topic("a_b.c") is None
+
+
+def test_eligible_replicas_are_forgotten_of_one_topic_or_of_all() -> None:
+    image = Image()
+    for number, name in enumerate(("a", "b")):
+        topic_id = bytes([number] * 16)
+        image.apply(TopicRecord(name=name, topic_id=topic_id))
+        image.apply(PartitionRecord(partition_id=0, topic_id=topic_id, replicas=[1, 2], eligible_leader_replicas=[2]))
+
+    def eligible() -> list[tuple[int, ...]]:
+        return [image.topics[name].partitions[0].eligible for name in ("a", "b")]
+
+    image.apply(ClearElrRecord(topic_name="a"))
+    assert eligible() == [(), (2,)]
+    image.apply(ClearElrRecord(topic_name=None))
+    assert eligible() == [(), ()]

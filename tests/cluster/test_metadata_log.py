@@ -10,7 +10,10 @@ import pytest
 
 from headrace.cluster.image import Image, InconsistentMetadataError
 from headrace.cluster.records import (
+    AbortTransactionRecord,
+    BeginTransactionRecord,
     ConfigRecord,
+    EndTransactionRecord,
     MetadataRecord,
     NoOpRecord,
     RemoveTopicRecord,
@@ -53,6 +56,19 @@ def test_what_was_appended_is_read_again_with_its_offsets() -> None:
     assert store.read(3).records == [(3, topic(1)[2])]
     assert store.read(4).records == []
     assert store.append_if_epoch(epoch, []) == 4
+
+
+def test_a_transaction_of_apache_kafkas_controller_counts_when_it_has_ended() -> None:
+    runtime = simulated_host(1).runtime
+    store = MetadataLog.open(runtime, PARENT)
+    epoch = store.elect(1)
+    ended = [BeginTransactionRecord(name="bootstrap"), *topic(1), EndTransactionRecord()]
+    aborted = [BeginTransactionRecord(), *topic(2), AbortTransactionRecord(reason="of no use")]
+    store.append_if_epoch(epoch, [*ended, *aborted, NoOpRecord()])
+    assert [record for _, record in store.read(0).records] == [NoOpRecord(), *topic(1), NoOpRecord()]
+    store.append_if_epoch(epoch, [BeginTransactionRecord(), *topic(3)])
+    with pytest.raises(InconsistentMetadataError, match="within a transaction"):
+        store.read(0)
 
 
 def test_an_older_controller_can_append_no_more() -> None:

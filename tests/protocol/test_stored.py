@@ -97,7 +97,7 @@ def test_a_metadata_record_comes_back_from_its_frame(cls: type[Any]) -> None:
 
 
 def test_metadata_records_of_unknown_type_or_version_are_reported_not_refused() -> None:
-    assert metadata_records.decode_record(b"\x01\x1b\x00rest") == Unknown(27)
+    assert metadata_records.decode_record(b"\x01\x1d\x00rest") == Unknown(29)
     assert metadata_records.decode_record(b"\x01\x02\x09rest") == Unknown(2, 9, "TopicRecord")
 
 

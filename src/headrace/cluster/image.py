@@ -19,6 +19,7 @@ from headrace.cluster.records import (
     BrokerEndpoint,
     BrokerFeature,
     BrokerRegistrationChangeRecord,
+    ClearElrRecord,
     ClientQuotaRecord,
     ConfigRecord,
     ControlledShutdown,
@@ -32,6 +33,7 @@ from headrace.cluster.records import (
     PartitionRecord,
     ProducerIdsRecord,
     RegisterBrokerRecord,
+    RegisterControllerRecord,
     RemoveAccessControlEntryRecord,
     RemoveDelegationTokenRecord,
     RemoveTopicRecord,
@@ -293,6 +295,12 @@ class Image:
         topic.partitions[record.partition_id] = changed(topic.partitions[record.partition_id], record)
         topic.version = self.version
 
+    def _clear_eligible(self, record: ClearElrRecord) -> None:
+        for topic in self.topics.values():
+            if record.topic_name in (None, topic.name):
+                topic.partitions[:] = [replace(part, eligible=(), last_known=()) for part in topic.partitions]
+                topic.version = self.version
+
     def _set_config(self, record: ConfigRecord) -> None:
         resource = (record.resource_type, record.resource_name)
         if record.value is not None:
@@ -345,7 +353,7 @@ class Image:
         self.acls.pop(record.id, None)
         self.acls_version = self.version
 
-    def _nothing(self, record: NoOpRecord) -> None:
+    def _nothing(self, record: NoOpRecord | RegisterControllerRecord) -> None:
         """A record that only says that its controller was there."""
 
     def _topic_of(self, topic_id: bytes, what: str) -> TopicImage:
@@ -464,5 +472,7 @@ _FOLD: Final[dict[type, Callable[[Image, Any], None]]] = {
     RemoveDelegationTokenRecord: Image._remove_token,
     AccessControlEntryRecord: Image._add_acl,
     RemoveAccessControlEntryRecord: Image._remove_acl,
+    ClearElrRecord: Image._clear_eligible,
     NoOpRecord: Image._nothing,
+    RegisterControllerRecord: Image._nothing,
 }

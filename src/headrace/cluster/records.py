@@ -10,13 +10,17 @@ import enum
 from typing import Final
 
 from headrace.protocol.stored.coordinator import Unknown as Unknown
+from headrace.protocol.stored.metadata_records import AbortTransactionRecord as AbortTransactionRecord
 from headrace.protocol.stored.metadata_records import AccessControlEntryRecord as AccessControlEntryRecord
+from headrace.protocol.stored.metadata_records import BeginTransactionRecord as BeginTransactionRecord
 from headrace.protocol.stored.metadata_records import BrokerEndpoint as BrokerEndpoint
 from headrace.protocol.stored.metadata_records import BrokerFeature as BrokerFeature
 from headrace.protocol.stored.metadata_records import BrokerRegistrationChangeRecord as BrokerRegistrationChangeRecord
+from headrace.protocol.stored.metadata_records import ClearElrRecord as ClearElrRecord
 from headrace.protocol.stored.metadata_records import ClientQuotaRecord as ClientQuotaRecord
 from headrace.protocol.stored.metadata_records import ConfigRecord as ConfigRecord
 from headrace.protocol.stored.metadata_records import DelegationTokenRecord as DelegationTokenRecord
+from headrace.protocol.stored.metadata_records import EndTransactionRecord as EndTransactionRecord
 from headrace.protocol.stored.metadata_records import EntityData as EntityData
 from headrace.protocol.stored.metadata_records import FeatureLevelRecord as FeatureLevelRecord
 from headrace.protocol.stored.metadata_records import MetadataRecord as MetadataRecord
@@ -25,6 +29,7 @@ from headrace.protocol.stored.metadata_records import PartitionChangeRecord as P
 from headrace.protocol.stored.metadata_records import PartitionRecord as PartitionRecord
 from headrace.protocol.stored.metadata_records import ProducerIdsRecord as ProducerIdsRecord
 from headrace.protocol.stored.metadata_records import RegisterBrokerRecord as RegisterBrokerRecord
+from headrace.protocol.stored.metadata_records import RegisterControllerRecord as RegisterControllerRecord
 from headrace.protocol.stored.metadata_records import RemoveAccessControlEntryRecord as RemoveAccessControlEntryRecord
 from headrace.protocol.stored.metadata_records import RemoveDelegationTokenRecord as RemoveDelegationTokenRecord
 from headrace.protocol.stored.metadata_records import RemoveTopicRecord as RemoveTopicRecord

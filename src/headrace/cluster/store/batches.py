@@ -6,7 +6,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, overload
 
 from headrace.cluster.image import InconsistentMetadataError
-from headrace.cluster.records import MetadataRecord, Unknown, decode_record, encode_record
+from headrace.cluster.records import (
+    AbortTransactionRecord,
+    BeginTransactionRecord,
+    EndTransactionRecord,
+    MetadataRecord,
+    Unknown,
+    decode_record,
+    encode_record,
+)
 from headrace.protocol.wire import MalformedMessageError
 from headrace.records import (
     Batch,
@@ -100,7 +108,8 @@ def checked_batches(data: Buffer, path: str) -> Iterator[Batch]:
         for batch in split(data):
             check(batch)
             size += len(batch.buffer)
-            yield batch
+            if not batch.header().is_control:  # Apache Kafka writes such at the beginning and at the end
+                yield batch
     except CorruptBatchError as error:
         raise InconsistentMetadataError(f"{path}: the snapshot is damaged ({error})") from error
     if size != len(data):
@@ -120,3 +129,26 @@ def records_of(batch: Batch, where: str) -> Iterator[tuple[int, MetadataRecord]]
             yield stored.offset, record
     except (MalformedRecordError, MalformedMessageError) as error:
         raise InconsistentMetadataError(f"{where}: a metadata record is damaged ({error})") from error
+
+
+def settled(entries: Iterable[tuple[int, MetadataRecord]], where: str) -> Iterator[tuple[int, MetadataRecord]]:
+    """The records without what an aborted transaction holds. Apache Kafka's controller writes such, ours does not."""
+    held: list[tuple[int, MetadataRecord]] | None = None
+    for entry in entries:
+        match entry[1]:
+            case BeginTransactionRecord():
+                held = []
+            case EndTransactionRecord():
+                yield from held or ()
+                held = None
+            case AbortTransactionRecord():
+                held = None
+            case _ if held is None:
+                yield entry
+            case _:
+                held.append(entry)
+    if held is not None:
+        raise InconsistentMetadataError(
+            f"{where}: the metadata log ends within a transaction of the controller that wrote it; let that controller "
+            "end it first"
+        )

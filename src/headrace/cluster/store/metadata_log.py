@@ -24,7 +24,7 @@ from headrace.cluster.records import (
     NoOpRecord,
 )
 from headrace.cluster.store import DecisionTooLargeError, Reading
-from headrace.cluster.store.batches import batch_of, batches_of, checked_batches, records_of
+from headrace.cluster.store.batches import batch_of, batches_of, checked_batches, records_of, settled
 from headrace.config import INT64_MAX
 from headrace.errors import KafkaStorageError, StaleControllerEpochError
 from headrace.log import Log, LogConfig, Origin, only
@@ -161,7 +161,7 @@ class MetadataLog:
         if offset < self._snapshot.end_offset:
             snapshot = list(self._read_snapshot())
             offset = self._snapshot.end_offset
-        records = list(self._read_log(offset))
+        records = list(settled(self._read_log(offset), self._log.directory))
         return Reading(records, self._log.end_offset, snapshot, self._snapshot.end_offset)
 
     def _read_log(self, offset: int) -> Iterator[tuple[int, MetadataRecord]]:

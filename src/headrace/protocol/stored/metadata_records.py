@@ -206,9 +206,40 @@ class RemoveUserScramCredentialRecord:
     mechanism: int = f(INT8)
 
 
+@data("0", flexible=0, record_type=23)
+class BeginTransactionRecord:
+    name: str | None = f(STRING, nullable="0+", default=None, tag=0)
+
+
+@data("0", flexible=0, record_type=24)
+class EndTransactionRecord:
+    pass
+
+
+@data("0", flexible=0, record_type=25)
+class AbortTransactionRecord:
+    reason: str | None = f(STRING, nullable="0+", default=None, tag=0)
+
+
 @data("0", flexible=0, record_type=26)
 class RemoveDelegationTokenRecord:
     token_id: str = f(STRING)
+
+
+@data("0", flexible=0, record_type=27)
+class RegisterControllerRecord:
+    controller_id: int = f(INT32)
+    incarnation_id: bytes = f(UUID)
+    zk_migration_ready: bool = f(BOOL)
+    end_points: list[BrokerEndpoint] = f(Array(BrokerEndpoint))
+    features: list[BrokerFeature] = f(Array(BrokerFeature))
+
+
+@data("0", flexible=0, record_type=28)
+class ClearElrRecord:
+    """Of a topic, or of all: its partitions have no eligible leader replicas any more."""
+
+    topic_name: str | None = f(STRING, nullable="0+")
 
 
 MetadataRecord = (
@@ -230,6 +261,11 @@ MetadataRecord = (
     | RemoveUserScramCredentialRecord
     | DelegationTokenRecord
     | RemoveDelegationTokenRecord
+    | BeginTransactionRecord
+    | EndTransactionRecord
+    | AbortTransactionRecord
+    | RegisterControllerRecord
+    | ClearElrRecord
 )
 
 _FRAME_VERSION = 1

@@ -110,3 +110,14 @@ def test_a_zookeeper_that_was_started_with_the_brokers_is_waited_for(tmp_path: P
     gc.collect()  # it runs on, and that is no mistake
     cluster.stop_zookeeper()
     assert process_info(cluster.zookeeper_pid) is None
+
+
+def test_a_broker_that_is_paused_is_not_asked(child: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    """It takes connections, and never answers."""
+    paused, ours = as_broker(child), process_info(os.getpid())
+    assert ours is not None
+    cluster = LocalCluster(tmp_path, [paused, LocalBroker(2, 9093, os.getpid(), ours.began)])
+    os.kill(child.pid, signal.SIGSTOP)
+    eventually(lambda: paused.health is Health.PAUSED)
+    assert cluster.client()["bootstrap.servers"] == "127.0.0.1:9093"
+    assert cluster.bootstrap == "127.0.0.1:9092,127.0.0.1:9093"

@@ -133,13 +133,13 @@ class LocalCluster:
 
     @property
     def bootstrap(self) -> str:
-        """Those that answer first: a client that begins with one that is down waits for nothing."""
-        ordered = sorted(self.brokers, key=lambda broker: broker.health is not Health.RUNNING)
-        return ",".join(broker.address for broker in ordered)
+        return ",".join(broker.address for broker in self.brokers)
 
     def client(self) -> dict[str, str]:
-        """The settings of a client that may do everything."""
-        return {**client_config(self.directory), "bootstrap.servers": self.bootstrap}
+        """The settings of a client that may do everything. It asks only those that run: one that is paused takes
+        connections, and never answers."""
+        running = ",".join(broker.address for broker in self.brokers if broker.health is Health.RUNNING)
+        return {**client_config(self.directory), "bootstrap.servers": running or self.bootstrap}
 
     def broker(self, node_id: int) -> LocalBroker:
         for broker in self.brokers:

@@ -57,8 +57,8 @@ class Console:
 def console(address: str, **settings: Any) -> Iterator[Console]:
     """A console of one cluster, on a free port."""
     metrics = settings.pop("metrics", ())
-    registry = settings.pop("registry", None)
-    cluster = ClusterSettings("kafka", {"bootstrap.servers": address}, tuple(metrics), registry)
+    registry, audit = settings.pop("registry", None), settings.pop("broker_audit", ())
+    cluster = ClusterSettings("kafka", {"bootstrap.servers": address}, tuple(metrics), registry, tuple(audit))
     made = ConsoleSettings((cluster,), port=0, **settings)
     listening = bind(made)
     server = uvicorn.Server(

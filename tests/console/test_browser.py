@@ -43,6 +43,7 @@ SCREENS = (
     "workers",
     "moves",
     "rights",
+    "audit",
     "brokers/1",
 )
 

@@ -161,7 +161,11 @@ def test_a_group_of_thousands_is_answered_in_bounds() -> None:
     async def ends(wanted: Any) -> Any:
         return dict.fromkeys(wanted, 5)
 
-    cluster = cast("Cluster", SimpleNamespace(admin=Admin(), topics=Topics(), ends=ends, lags=Lags(), look=lambda _: 0))
+    async def group_offsets(names: Any) -> Any:
+        return {"g": committed}
+
+    parts = {"topics": Topics(), "ends": ends, "lags": Lags(), "look": lambda _: 0, "group_offsets": group_offsets}
+    cluster = cast("Cluster", SimpleNamespace(admin=Admin(), **parts))
     page = asyncio.run(group_page(cluster, "g"))
     assert (len(page["members"]), page["members_total"]) == (MEMBERS_MAX, 5_000)
     assert (len(page["partitions"]), page["partitions_total"]) == (PARTITIONS_MAX, 10_000)

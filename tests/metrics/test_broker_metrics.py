@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from tests.waiting import eventually
 
 from headrace import Consumer, Producer
 from headrace.broker.metrics.collector import quantile_ms
@@ -92,6 +93,25 @@ def test_what_came_and_went_is_counted(kafka: EmbeddedBroker) -> None:
     assert found["kafka_network_requestmetrics_requests_total", (("request", "Produce"),)] >= 1
     produced = (("quantile", "0.99"), ("request", "Produce"))
     assert found["kafka_network_requestmetrics_localtimems", produced] > 0
+
+
+def test_how_far_a_log_is_compacted_is_told() -> None:
+    settings = {"cleanup.policy": "compact", "segment.bytes": str(1024 * 1024), "min.cleanable.dirty.ratio": "0.01"}
+    overrides = {"headrace.metrics.port": "0", "log.cleaner.backoff.ms": "50"}
+    with broker(overrides=overrides) as running:
+        with Admin(bootstrap_servers=running.address) as admin:
+            admin.create_topics([NewTopic("profiles", 1, 1, settings)]).all()
+        # Over two segments: the last one is never compacted.
+        with Producer(bootstrap_servers=running.address) as producer:
+            for number in range(220):
+                producer.send("profiles", b"x" * 10_000, key=str(number % 5).encode())
+        where = (("partition", "0"), ("topic", "profiles"))
+        eventually(lambda: samples(page(running))["headrace_log_compacted_to_offset", where] > 0)
+        found = samples(page(running))
+        assert found["headrace_log_compacted_to_offset", where] <= 220
+        assert found["headrace_log_uncleanable", where] == 0
+        assert found["headrace_compactions_total", ()] >= 1
+        assert found["kafka_log_logcleanermanager_time_since_last_run_ms", ()] < 60_000
 
 
 def test_the_lag_of_groups_is_told(kafka: EmbeddedBroker) -> None:

@@ -44,6 +44,14 @@ def command(
     audit_log: Annotated[
         Path | None, typer.Option("--audit-log", metavar="FILE", help="Write every change to this file.")
     ] = None,
+    broker_audit: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--broker-audit",
+            metavar="FILE",
+            help="A broker's audit log, or kafka-authorizer.log: what was refused; several times.",
+        ),
+    ] = None,
     with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,
     name: Annotated[str, typer.Option("--name", help="What the cluster is called on the pages.")] = "kafka",
     *,
@@ -63,7 +71,11 @@ def command(
     clusters, masks = ((), ()) if config is None else read_file(config)
     if config is None or target.is_named:
         own = ClusterSettings(
-            name, {**target.settings, "bootstrap.servers": target.servers}, tuple(metrics or ()), schema_registry
+            name,
+            {**target.settings, "bootstrap.servers": target.servers},
+            tuple(metrics or ()),
+            schema_registry,
+            tuple(broker_audit or ()),
         )
         clusters = (own, *clusters)
     if len({one.name for one in clusters}) < len(clusters):

@@ -7,7 +7,8 @@ import importlib.util
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from headrace.config import ConfigError
 
@@ -23,9 +24,22 @@ def check_installed() -> None:
         raise ConfigError({"--console": f"--console needs {', '.join(missing)}: pip install 'headrace[console]'"})
 
 
-def command(address: str, port: int, *, allow_changes: bool, with_parent: bool) -> list[str]:
-    """The command line of a console for brokers at that address."""
+def command(
+    address: str,
+    port: int,
+    *,
+    allow_changes: bool,
+    with_parent: bool,
+    audit_logs: Iterable[Path] = (),
+    metrics: Iterable[str] = (),
+) -> list[str]:
+    """The command line of a console for brokers at that address. `audit_logs`: what they write down; `metrics`: where
+    their figures are."""
     options = ["--port", str(port)]
+    for url in metrics:
+        options += ["--metrics", url]
+    for path in audit_logs:
+        options += ["--broker-audit", str(path)]
     if allow_changes:
         options.append("--allow-changes")
     if with_parent:
@@ -34,7 +48,14 @@ def command(address: str, port: int, *, allow_changes: bool, with_parent: bool) 
 
 
 @contextlib.contextmanager
-def console_beside(address: str | None, port: int | None, *, allow_changes: bool) -> Iterator[None]:
+def console_beside(
+    address: str | None,
+    port: int | None,
+    *,
+    allow_changes: bool,
+    audit_logs: Iterable[Path] = (),
+    metrics: Iterable[str] = (),
+) -> Iterator[None]:
     """A console for as long as this lasts; it says itself where it is. It ends with this process, however that ends."""
     if port is None or address is None:
         yield
@@ -45,7 +66,7 @@ def console_beside(address: str | None, port: int | None, *, allow_changes: bool
     environment = {name: value for name, value in os.environ.items() if name != "HEADRACE_BOOTSTRAP"}
     # A Ctrl-C in this terminal is for the broker, which ends the console when it has stopped.
     process = subprocess.Popen(
-        command(address, port, allow_changes=allow_changes, with_parent=True),
+        command(address, port, allow_changes=allow_changes, with_parent=True, audit_logs=audit_logs, metrics=metrics),
         stdin=subprocess.DEVNULL,
         env=environment,
         start_new_session=True,

@@ -314,9 +314,12 @@ class LocalCluster:
         check_installed()
         self.stop_console()
         file = client_file(self.directory)
+        audit_logs = sorted(self.directory.glob("broker-*/audit.jsonl"))
         with append_privately(self.directory / _CONSOLE_LOG) as log:
             process = subprocess.Popen(
-                command_of_console(self.bootstrap, port, allow_changes=allow_changes, with_parent=False),
+                command_of_console(
+                    self.bootstrap, port, allow_changes=allow_changes, with_parent=False, audit_logs=audit_logs
+                ),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

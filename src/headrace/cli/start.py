@@ -288,7 +288,7 @@ async def _serve(
     raise_descriptor_limit()
     runtime = real_runtime(io_threads=BrokerConfig.parse(settings).get_int("num.io.threads"))
     try:
-        write_audit_log(BrokerConfig.parse(settings))
+        audit_log = write_audit_log(BrokerConfig.parse(settings))
         broker = Broker.from_settings(runtime, settings, compaction_worker=InProcess())
         starting = loop.create_task(broker.start())
         waiting = loop.create_task(_until_over(stopping, broker))
@@ -305,7 +305,13 @@ async def _serve(
                 warn_of_everyone(broker)
                 collecting = loop.create_task(keep_frozen(lambda: len(broker.replicas.partitions)))
                 print(banner(broker), flush=True)
-                with console_beside.console_beside(_plain_address(broker), console, allow_changes=console_changes):
+                with console_beside.console_beside(
+                    _plain_address(broker),
+                    console,
+                    allow_changes=console_changes,
+                    audit_logs=[] if audit_log is None else [audit_log],
+                    metrics=_open_metrics(broker),
+                ):
                     async with _registry_beside(broker, registry):
                         await waiting
             await waiting
@@ -325,6 +331,12 @@ async def _serve(
     logging.getLogger("headrace").info("stopped cleanly")
     if broker.identity.replaced is not None:
         raise ReplacedError(broker.identity.replaced)
+
+
+def _open_metrics(broker: Broker) -> list[str]:
+    """Where the broker's figures are, if nobody has to show a token there."""
+    address = broker.metrics_address
+    return [] if address is None or broker.started_with["headrace.metrics.token"] is not None else [address]
 
 
 def _plain_address(broker: Broker) -> str | None:
@@ -486,10 +498,9 @@ AUDIT_FILE_BYTES_MAX = 10 * 1024 * 1024
 AUDIT_FILES_MAX = 5
 
 
-def write_audit_log(config: BrokerConfig) -> None:
+def write_audit_log(config: BrokerConfig) -> Path | None:
     """Lines of the audit log go to a file of their own, which only its owner can read; older ones are kept for a while.
-
-    Without a file they go nowhere: not between the lines for people.
+    Gives that file. Without one they go nowhere: not between the lines for people.
     """
     audit = logging.getLogger("headrace.audit")
     audit.propagate = False
@@ -499,7 +510,7 @@ def write_audit_log(config: BrokerConfig) -> None:
         name = os.path.join(config.log_dirs[0], "audit.jsonl")
     if not name:
         audit.addHandler(logging.NullHandler())
-        return
+        return None
     path = Path(str(name))
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -513,6 +524,7 @@ def write_audit_log(config: BrokerConfig) -> None:
     handler.setFormatter(logging.Formatter("%(message)s"))
     audit.addHandler(handler)
     audit.setLevel(logging.INFO)
+    return path
 
 
 class _OwnersFile(logging.handlers.RotatingFileHandler):

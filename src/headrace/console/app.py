@@ -19,7 +19,7 @@ from starlette.types import ASGIApp
 from headrace._version import __version__
 from headrace.client.errors import ClientClosedError
 from headrace.config import ConfigError
-from headrace.console import browsing, groups, history, others, overview, topics
+from headrace.console import browsing, groups, history, others, overview, refusals, topics
 from headrace.console.access import AccessCheck, BodyTooLargeError
 from headrace.console.audit import ChangeLog
 from headrace.console.changes import CHANGES, NOT_AUDITED, ChangeError, topics_of
@@ -61,6 +61,7 @@ def make_app(settings: ConsoleSettings) -> ASGIApp:
         "hanging": lambda cluster, request: others.hanging(cluster),
         "moves": lambda cluster, request: others.moves(cluster),
         "rights": lambda cluster, request: others.rights(cluster),
+        "refused": lambda cluster, request: refusals.refusals(cluster),
         "workers": lambda cluster, request: others.workers(cluster),
         "broker-configs": lambda cluster, request: others.broker_configs(cluster, int(request.query_params["id"])),
     }

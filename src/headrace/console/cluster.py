@@ -16,10 +16,13 @@ from typing import Any, Generic, TypeVar
 from headrace.client.admin import (
     AsyncAdmin,
     ClusterDescription,
+    Config,
+    ConfigResource,
     GroupListing,
     LogDirDescription,
     OffsetAndMetadata,
     OffsetSpec,
+    ResourceType,
     TopicDescription,
 )
 from headrace.client.admin.drivers import ADMIN_CONFIGS
@@ -30,6 +33,7 @@ from headrace.console.decoding import decoder_of
 from headrace.console.lags import Lags
 from headrace.console.masking import Masking
 from headrace.console.messages import MessageReader
+from headrace.console.pages import MetricsPage, read_page
 from headrace.console.settings import ClusterSettings
 from headrace.errors import HeadraceError
 from headrace.topics import TopicPartition
@@ -42,11 +46,14 @@ TIMEOUT_MS = 10_000
 METADATA_S = 3.0
 DIRECTORIES_S = 15.0
 GROUPS_S = 2.0
+PAGES_S = 2.0
 #: How often is sampled while somebody looks, and while nobody does; and for how long a look counts.
 SAMPLE_S, IDLE_SAMPLE_S, LOOKED_S = 2.0, 10.0, 20.0
 #: Beyond these nobody's offsets are sampled but those that are looked at: a sample is to stay cheap for the brokers.
 SAMPLED_PARTITIONS_MAX = 5_000
 SAMPLED_GROUPS_MAX = 1_000
+#: Of how many topics min.insync.replicas is asked for, and for how long it is good.
+LEAST_IN_SYNC_MAX, LEAST_IN_SYNC_S = 200, 60.0
 #: Of how many records the time is read with each sample.
 LOOKED_UP_MAX = 4
 
@@ -102,10 +109,12 @@ class Cluster:
         self._looked_at = float("-inf")
         self._sampled = asyncio.Event()
         self._looked_groups: dict[str, float] = {}
+        self._least: dict[str, tuple[float, int]] = {}
         self.topics: Recent[dict[str, TopicDescription]] = Recent(self._topics, METADATA_S)
         self.description: Recent[ClusterDescription] = Recent(self._describe, METADATA_S)
         self.directories: Recent[dict[int, dict[str, LogDirDescription]]] = Recent(self._directories, DIRECTORIES_S)
         self.groups: Recent[list[GroupListing]] = Recent(self._groups, GROUPS_S)
+        self.pages: Recent[list[MetricsPage]] = Recent(self._pages, PAGES_S)
 
     @property
     def admin(self) -> AsyncAdmin:
@@ -143,9 +152,32 @@ class Cluster:
         found = await self.admin.describe_topics(names)
         return dict(found.ok)
 
+    async def least_in_sync(self, topics: Mapping[str, TopicDescription]) -> dict[str, int]:
+        """min.insync.replicas of the topics that it matters for now: those with a replica out of sync."""
+        names = [
+            name
+            for name, topic in topics.items()
+            if any(0 < len(info.isr) < len(info.replicas) for info in topic.partitions)
+        ][:LEAST_IN_SYNC_MAX]
+        now_s = time.monotonic()
+        self._least = {name: found for name, found in self._least.items() if now_s - found[0] < LEAST_IN_SYNC_S}
+        wanted = [ConfigResource(ResourceType.TOPIC, name) for name in names if name not in self._least]
+        if wanted:
+            found: Mapping[ConfigResource, Config] = {}
+            with contextlib.suppress(HeadraceError):  # not allowed: it is not known, and asked again in a minute
+                found = (await self.admin.describe_configs(wanted, keys=["min.insync.replicas"])).ok
+            for resource in wanted:
+                entry = found[resource].get("min.insync.replicas") if resource in found else None
+                least = 0 if entry is None or entry.value is None else int(entry.value)
+                self._least[resource.name] = now_s, least
+        return {name: least for name, (_, least) in self._least.items()}
+
     async def _directories(self) -> dict[int, dict[str, LogDirDescription]]:
         found = await self.admin.describe_log_dirs()
         return dict(found.ok)
+
+    async def _pages(self) -> list[MetricsPage]:
+        return list(await asyncio.gather(*(asyncio.to_thread(read_page, url) for url in self.settings.metrics)))
 
     async def _groups(self) -> list[GroupListing]:
         return list(await self.admin.list_groups())
@@ -196,8 +228,7 @@ class Cluster:
         self._looked_groups = {name: at for name, at in self._looked_groups.items() if now - at < LOOKED_S}
         if len(names) > SAMPLED_GROUPS_MAX:
             names = [name for name in names if name in self._looked_groups]
-        offsets = await self.admin.list_group_offsets(names)
-        self.committed = {name: dict(found) for name, found in offsets.ok.items()}
+        self.committed = await self.group_offsets(names)
         topics = await self.topics.get()
         wanted = {one for found in self.committed.values() for one in found if one.topic in topics}
         all_of_them = [
@@ -224,6 +255,22 @@ class Cluster:
         for group, found in self.committed.items():
             self.lags.add_group(now_s, group, {one: where.offset for one, where in found.items()})
         self.lags.forget(wanted, set(self.committed))
+
+    async def group_offsets(self, names: Sequence[str]) -> dict[str, dict[TopicPartition, OffsetAndMetadata]]:
+        """Where groups are: what they have committed; of share groups, before which records all are finished."""
+        kinds = {one.group_id: one.type for one in await self.groups.get()}
+        shares = [name for name in names if kinds.get(name) == "share"]
+        others = [name for name in names if kinds.get(name) != "share"]
+        found = {name: dict(offsets) for name, offsets in (await self.admin.list_group_offsets(others)).ok.items()}
+        if shares:
+            started = await self.admin.list_share_group_offsets(shares)
+            for name, starts in started.ok.items():
+                found[name] = {
+                    one: OffsetAndMetadata(start.start_offset)
+                    for one, start in starts.items()
+                    if start.start_offset is not None
+                }
+        return found
 
     async def _look_up_times(self, now_s: float) -> None:
         """How long the next record of a group waits that came before the console looked: a few of them each time."""

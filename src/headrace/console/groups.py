@@ -60,10 +60,9 @@ async def group_list(
 async def group_page(cluster: Cluster, name: str) -> dict[str, Any]:
     """One group as it is now."""
     cluster.look(name)
-    described, offsets = await asyncio.gather(
-        cluster.admin.describe_groups([name]), cluster.admin.list_group_offsets([name])
-    )
-    committed = {one: where.offset for one, where in (offsets.ok.get(name) or {}).items()}
+    described, offsets = await asyncio.gather(cluster.admin.describe_groups([name]), cluster.group_offsets([name]))
+    noted = offsets.get(name) or {}
+    committed = {one: where.offset for one, where in noted.items()}
     group = described.ok.get(name)
     if group is None and not committed:
         raise described.errors.get(name) or HeadraceError(f"group {name!r} does not exist")
@@ -78,6 +77,10 @@ async def group_page(cluster: Cluster, name: str) -> dict[str, Any]:
         offset, end = committed.get(one), ends.get(one)
         lag = None if offset is None or end is None else max(0, end - offset)
         seconds = None if offset is None else cluster.lags.seconds_behind(one, offset, now_s)
+        if lag and seconds == 0.0:
+            # It came after the last sample of the end.
+            sampled_s = cluster.lags.ends[one].latest_s
+            seconds = None if sampled_s is None else max(0.0, now_s - sampled_s)
         rows.append(
             {
                 "topic": one.topic,
@@ -86,16 +89,17 @@ async def group_page(cluster: Cluster, name: str) -> dict[str, Any]:
                 "end": end,
                 "lag": lag,
                 "seconds": 0.0 if lag == 0 else seconds,
-                "member": owners.get(one),
+                "members": owners.get(one, []),
                 "gone": one.topic not in topics,
             }
         )
     await _look_up_times(cluster, rows, now_s)
-    members = [] if group is None else list(group.members)
+    members = [] if group is None else sorted(group.members, key=lambda one: (one.client_id, one.member_id))
     known = [float(str(row["seconds"])) for row in rows if row["seconds"] is not None]
     return {
         "group": name,
         "state": "Dead" if group is None else group.state,
+        "type": None if group is None else group.type,
         "assignor": None if group is None else group.partition_assignor or None,
         "protocol": None if group is None else group.protocol_type,
         "coordinator": None if group is None else group.coordinator.id,
@@ -107,6 +111,10 @@ async def group_page(cluster: Cluster, name: str) -> dict[str, Any]:
                 "host": member.host.lstrip("/"),
                 "topics": list(member.topics),
                 "partitions": len(member.assignment),
+                "tasks": list(member.tasks),
+                "standby": list(member.standby_tasks),
+                "epoch": member.epoch,
+                "coming": member.target is not None and set(member.target) != set(member.assignment),
             }
             for member in members[:MEMBERS_MAX]
         ],
@@ -117,14 +125,17 @@ async def group_page(cluster: Cluster, name: str) -> dict[str, Any]:
         "seconds": max(known, default=None),
         "trend": cluster.lags.trend(name),
         "history": cluster.lags.history(name),
-        "parallel": [note for note in map(_note, (offsets.ok.get(name) or {}).items()) if note is not None],
+        "parallel": [note for note in map(_note, noted.items()) if note is not None],
     }
 
 
-def _owners(group: GroupDescription | None) -> dict[TopicPartition, str]:
-    if group is None:
-        return {}
-    return {one: member.member_id for member in group.members for one in member.assignment}
+def _owners(group: GroupDescription | None) -> dict[TopicPartition, list[str]]:
+    """Who has which partition: of a share group, several members."""
+    owners: dict[TopicPartition, list[str]] = {}
+    for member in () if group is None else group.members:
+        for one in member.assignment:
+            owners.setdefault(one, []).append(member.member_id)
+    return owners
 
 
 def _note(item: Any) -> dict[str, Any] | None:

@@ -30,6 +30,10 @@ class Ends:
     def latest(self) -> int | None:
         return self._samples[-1][1] if self._samples else None
 
+    @property
+    def latest_s(self) -> float | None:
+        return self._samples[-1][0] if self._samples else None
+
     def rate(self, over_s: float = 30.0) -> float | None:
         """Records per second, lately."""
         if len(self._samples) < 2:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-import urllib.request
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import Any, TypeVar
-
-from prometheus_client.parser import text_string_to_metric_families
 
 from headrace.client.admin import (
     AclBindingFilter,
     ConfigResource,
     ConfigSource,
+    OffsetSpec,
     ResourceType,
+    TransactionDescription,
 )
 from headrace.console.cluster import Cluster
 from headrace.errors import HeadraceError
@@ -23,9 +22,8 @@ from headrace.topics import TopicPartition
 T = TypeVar("T")
 
 TRANSACTIONS_MAX = 500
+PARTITIONS_MAX = 1_000
 _OPEN = ("Ongoing", "PrepareCommit", "PrepareAbort")
-_PAGE_BYTES_MAX = 16 * 1024 * 1024
-_PAGE_TIMEOUT_S = 3.0
 
 
 async def transactions(cluster: Cluster) -> dict[str, Any]:
@@ -34,6 +32,7 @@ async def transactions(cluster: Cluster) -> dict[str, Any]:
     listed = await cluster.admin.list_transactions()
     names = sorted({one.transactional_id for one in listed})
     described = await cluster.admin.describe_transactions(names[:TRANSACTIONS_MAX])
+    held = await _held_up(cluster, [one for one in described.ok.values() if one.state in _OPEN])
     now_ms = time.time() * 1000
     rows = []
     for name, found in described.ok.items():
@@ -51,11 +50,33 @@ async def transactions(cluster: Cluster) -> dict[str, Any]:
                 "age_s": age_s,
                 "late": age_s is not None and age_s > found.transaction_timeout_s,
                 "partitions": [str(one) for one in found.topic_partitions[:50]],
+                "held_up": sum(held.get(one, (0, 0))[1] for one in found.topic_partitions) if is_open else None,
+                "stable": {str(one): held[one][0] for one in found.topic_partitions[:50] if one in held},
                 "partitions_total": len(found.topic_partitions),
             }
         )
     rows.sort(key=lambda row: -float(str(row["age_s"] or 0)))
     return {"rows": rows, "total": len(names), "errors": sorted({str(error) for error in described.errors.values()})}
+
+
+async def _held_up(
+    cluster: Cluster, open_ones: Sequence[TransactionDescription]
+) -> dict[TopicPartition, tuple[int, int]]:
+    """Of partitions in open transactions, the offset up to which readers of committed records come, and how many
+    records are behind it."""
+    wanted = sorted({part for one in open_ones for part in one.topic_partitions})[:PARTITIONS_MAX]
+    if not wanted:
+        return {}
+    latest = dict.fromkeys(wanted, OffsetSpec.latest())
+    try:
+        stable, ends = await asyncio.gather(
+            cluster.admin.list_offsets(latest, isolation_level="read_committed"), cluster.ends(wanted)
+        )
+    except HeadraceError:
+        return {}  # not allowed to: left out
+    return {
+        part: (found.offset, max(0, ends.get(part, found.offset) - found.offset)) for part, found in stable.ok.items()
+    }
 
 
 async def hanging(cluster: Cluster) -> dict[str, Any]:
@@ -197,15 +218,14 @@ async def broker_configs(cluster: Cluster, node_id: int) -> list[dict[str, Any]]
 
 async def workers(cluster: Cluster) -> dict[str, Any]:
     """Parallel consumers and Spark queries, by the pages of metrics that the console was told of."""
-    pages = await asyncio.gather(*(asyncio.to_thread(_page, url) for url in cluster.settings.metrics))
+    pages = await cluster.pages.get()
     parallel: dict[str, dict[str, Any]] = {}
     queries: dict[str, dict[str, Any]] = {}
     errors = []
-    for url, text, error in pages:
-        if error is not None:
-            errors.append({"page": url, "error": error})
-            continue
-        for family in text_string_to_metric_families(text):
+    for page in pages:
+        if page.error is not None:
+            errors.append({"page": page.url, "error": page.error})
+        for family in page.families:
             for sample in family.samples:
                 if "group" in sample.labels and sample.name.startswith("headrace_parallel_"):
                     of = parallel.setdefault(sample.labels["group"], {"partitions": {}})
@@ -232,13 +252,3 @@ async def workers(cluster: Cluster) -> dict[str, Any]:
 
 def _number(value: float) -> float | None:
     return None if value != value else value
-
-
-def _page(url: str) -> tuple[str, str, str | None]:
-    if not url.startswith(("http://", "https://")):
-        return url, "", "a page of metrics has an address that begins with http:// or https://"
-    try:
-        with urllib.request.urlopen(url, timeout=_PAGE_TIMEOUT_S) as answer:
-            return url, answer.read(_PAGE_BYTES_MAX).decode("utf-8", "replace"), None
-    except (OSError, ValueError) as error:
-        return url, "", str(error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 from headrace.client.admin import TopicDescription
@@ -15,7 +16,7 @@ async def overview(cluster: Cluster) -> dict[str, Any]:
     cluster.look()
     description, topics = await asyncio.gather(cluster.description.get(), cluster.topics.get())
     groups = cluster.lags.groups
-    problems = partition_problems(topics)
+    problems = partition_problems(topics, await cluster.least_in_sync(topics))
     led: dict[int, int] = {}
     replicas: dict[int, int] = {}
     for topic in topics.values():
@@ -62,9 +63,10 @@ async def overview(cluster: Cluster) -> dict[str, Any]:
     }
 
 
-def partition_problems(topics: dict[str, TopicDescription]) -> dict[str, Any]:
-    """What is wrong with partitions: counts, and the first of each kind."""
-    offline, under = [], []
+def partition_problems(topics: dict[str, TopicDescription], least: Mapping[str, int]) -> dict[str, Any]:
+    """What is wrong with partitions: counts, and the first of each kind. `least`: min.insync.replicas of topics, as far
+    as it is known."""
+    offline, under, few = [], [], []
     for topic in topics.values():
         for info in topic.partitions:
             name = f"{topic.name}-{info.partition}"
@@ -72,9 +74,12 @@ def partition_problems(topics: dict[str, TopicDescription]) -> dict[str, Any]:
                 offline.append(name)
             elif len(info.isr) < len(info.replicas):
                 under.append(name)
+            if info.leader >= 0 and len(info.isr) < min(least.get(topic.name, 0), len(info.replicas)):
+                few.append(name)
     return {
         "offline": {"count": len(offline), "first": sorted(offline)[:20]},
         "under_replicated": {"count": len(under), "first": sorted(under)[:20]},
+        "under_min_isr": {"count": len(few), "first": sorted(few)[:20]},
     }
 
 

@@ -24,6 +24,8 @@ class ClusterSettings:
     """There may be secrets among them."""
     metrics: tuple[str, ...] = ()
     registry: str | None = None
+    broker_audit: tuple[Path, ...] = ()
+    """Audit logs of the brokers, on this machine: of Headrace, or `kafka-authorizer.log`."""
 
     @property
     def servers(self) -> str:
@@ -51,6 +53,7 @@ def read_file(path: Path) -> tuple[tuple[ClusterSettings, ...], tuple[Mask, ...]
     "bootstrap.servers" = "kafka1:9092,kafka2:9092"
     "security.protocol" = "SASL_SSL"
     metrics = ["http://app1:9405/metrics"]
+    audit = ["/var/lib/headrace/audit.jsonl"]
 
     [[masks]]
     topics = "orders.*"
@@ -69,7 +72,8 @@ def read_file(path: Path) -> tuple[tuple[ClusterSettings, ...], tuple[Mask, ...]
         values = dict(values)
         metrics = tuple(map(str, values.pop("metrics", ())))
         registry = values.pop("schema.registry.url", None)
-        clusters.append(ClusterSettings(name, values, metrics, registry))
+        audit = tuple(Path(str(one)) for one in values.pop("audit", ()))
+        clusters.append(ClusterSettings(name, values, metrics, registry, audit))
     if not clusters and not problems:
         problems["clusters"] = f'{path} names no cluster: [clusters.NAME] with "bootstrap.servers"'
     masks: tuple[Mask, ...] = ()

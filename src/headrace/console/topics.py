@@ -8,6 +8,7 @@ from typing import Any
 
 from headrace.client.admin import ConfigResource, ConfigSource, ResourceType, TopicDescription
 from headrace.console.cluster import Cluster
+from headrace.console.pages import compacted_to
 from headrace.errors import HeadraceError, UnknownTopicOrPartitionError
 from headrace.topics import TopicPartition
 
@@ -116,6 +117,7 @@ async def topic_page(cluster: Cluster, name: str) -> dict[str, Any]:
                         lags.setdefault(one.partition, {})[node] = replica.offset_lag
     except HeadraceError:
         pass  # not allowed, or not there: sizes are left out
+    compacted = compacted_to(await cluster.pages.get(), name) if cluster.settings.metrics else {}
     rows = []
     for info in topic.partitions:
         one = TopicPartition(name, info.partition)
@@ -130,6 +132,8 @@ async def topic_page(cluster: Cluster, name: str) -> dict[str, Any]:
                 "start": starts.get(one),
                 "end": ends.get(one),
                 "bytes": sizes.get(info.partition, {}).get(info.leader),
+                "compacted_to": compacted.get(info.partition, (None, False))[0],
+                "uncleanable": compacted.get(info.partition, (None, False))[1],
                 "replica_lag": lags.get(info.partition, {}),
                 "records_per_second": None if history is None else history.rate(),
             }

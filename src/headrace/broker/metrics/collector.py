@@ -233,6 +233,7 @@ def _server(found: Readings) -> Iterator[Metric]:
     yield gauge(
         "kafka_log_logmanager_offlinelogdirectorycount", "Log directories that failed.", value=found.offline_directories
     )
+    yield from _cleaner(found)
     connections = gauge(
         "kafka_server_socket_server_metrics_connection_count", "Connections.", labels=["listener", "networkProcessor"]
     )
@@ -269,6 +270,37 @@ def _server(found: Readings) -> Iterator[Metric]:
     )
     yield gauge(f"{name}activebrokercount", "Brokers that serve.", value=controller.active_brokers)
     yield gauge(f"{name}fencedbrokercount", "Brokers that do not.", value=controller.fenced_brokers)
+
+
+def _cleaner(found: Readings) -> Iterator[Metric]:
+    cleaner = found.cleaner
+    if cleaner is None:
+        return
+    gauge = GaugeMetricFamily
+    manager, name = "kafka_log_logcleanermanager_", "kafka_log_logcleaner_"
+    yield gauge(
+        f"{manager}max_dirty_percent", "The most of a log that is not compacted.", value=100 * cleaner.dirty_ratio_max
+    )
+    yield gauge(f"{manager}time_since_last_run_ms", "Since logs were looked at.", value=cleaner.since_last_run_ms)
+    uncleanable = gauge(
+        f"{manager}uncleanable_partitions_count", "Logs that cannot be compacted.", labels=["logDirectory"]
+    )
+    for directory, count in sorted(cleaner.uncleanable.items()):
+        uncleanable.add_metric([directory], count)
+    yield uncleanable
+    yield gauge(f"{name}max_compaction_delay_secs", "The longest overdue.", value=cleaner.overdue_s_max)
+    yield gauge(f"{name}max_clean_time_secs", "The longest one.", value=cleaner.longest_s)
+    yield CounterMetricFamily("headrace_compactions", "Logs that were compacted.", value=cleaner.compactions)
+    yield CounterMetricFamily("headrace_compactions_given_up", "Those that were not.", value=cleaner.given_up)
+    labels = ["topic", "partition"]
+    compacted = gauge("headrace_log_compacted_to_offset", "Up to where a log is compacted.", labels=labels)
+    broken = gauge("headrace_log_uncleanable", "1: the log cannot be compacted.", labels=labels)
+    for one in found.partitions:
+        if one.compacted_to is not None:
+            compacted.add_metric([one.topic, str(one.partition)], one.compacted_to)
+            broken.add_metric([one.topic, str(one.partition)], one.is_uncleanable)
+    yield compacted
+    yield broken
 
 
 def _groups(found: Readings) -> Iterator[Metric]:

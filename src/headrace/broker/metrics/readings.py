@@ -7,7 +7,9 @@ between. Nothing is counted for this on the way of a request but what the broker
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -19,6 +21,7 @@ from headrace.broker.server.acceptor import Acceptor
 from headrace.broker.view import ClusterView
 from headrace.groups import GroupCoordinator
 from headrace.log import LogDirectories
+from headrace.log.cleaner import Cleaner
 from headrace.protocol.api import ApiKey
 
 #: Partitions, or groups, that are looked at before others have their turn: about a millisecond.
@@ -44,6 +47,22 @@ class PartitionReading(NamedTuple):
     bytes_out: int
     replication_bytes_in: int
     replication_bytes_out: int
+    #: Up to where the log is compacted; None where it is not to be.
+    compacted_to: int | None = None
+    is_uncleanable: bool = False
+
+
+class CleanerReading(NamedTuple):
+    """What the log cleaner has done and has to do."""
+
+    dirty_ratio_max: float
+    overdue_s_max: float
+    longest_s: float
+    since_last_run_ms: int
+    compactions: int
+    given_up: int
+    #: Of each log directory, the partitions that cannot be compacted.
+    uncleanable: dict[str, int]
 
 
 class OffsetReading(NamedTuple):
@@ -95,6 +114,7 @@ class Readings:
     requests: list[RequestReading] = field(default_factory=list)
     connections: dict[str, int] = field(default_factory=dict)
     controller: ClusterReading | None = None
+    cleaner: CleanerReading | None = None
     offline_replicas: int = 0
     offline_directories: int = 0
     waiting_requests: int = 0
@@ -120,7 +140,9 @@ class Readable:
     acceptor: Acceptor
     requests: dict[int, ApiMetrics]
     isr: IsrCounts
+    cleaner: Cleaner
     loop_late: Times
+    now_ms: Callable[[], int]
     listeners: tuple[str, ...]
 
 
@@ -151,6 +173,7 @@ async def read(parts: Readable, at_s: float) -> Readings:
         reading = _partition(parts, key)
         if reading is not None:
             found.partitions.append(reading)
+    found.cleaner = _cleaner(parts)
     await _read_groups(parts, found)
     return found
 
@@ -171,6 +194,26 @@ def _request(api_key: int, metrics: ApiMetrics) -> RequestReading:
         _phase(metrics.local),
         _phase(metrics.remote),
         _phase(metrics.send),
+    )
+
+
+def _cleaner(parts: Readable) -> CleanerReading:
+    done = parts.cleaner.metrics
+    uncleanable = Counter(dict.fromkeys(parts.directories.paths, 0))
+    for partition in done.uncleanable:
+        replica = parts.replicas.partitions.get((partition.topic, partition.partition))
+        if replica is not None:
+            uncleanable[os.path.dirname(replica.log.directory)] += 1
+    # Kafka has no number for a cleaner that has not looked yet.
+    since_ms = 0 if done.last_run_ms < 0 else max(0, parts.now_ms() - done.last_run_ms)
+    return CleanerReading(
+        done.dirtiest_ratio,
+        done.overdue_ms_max / 1000,
+        done.longest_s,
+        since_ms,
+        done.cleaned,
+        done.given_up,
+        dict(uncleanable),
     )
 
 
@@ -216,6 +259,8 @@ def _partition(parts: Readable, key: tuple[str, int]) -> PartitionReading | None
         traffic.bytes_out,
         traffic.replication_bytes_in,
         traffic.replication_bytes_out,
+        (parts.cleaner.checkpoint_of(log) or start) if log.config.compact else None,
+        log.partition in parts.cleaner.metrics.uncleanable,
     )
 
 

@@ -41,7 +41,9 @@ def begin(broker: Broker) -> tuple[str, Callable[[], Awaitable[None]]]:
         acceptor=broker.acceptor,
         requests=broker.pipeline.metrics,
         isr=broker.replication.isr_counts,
+        cleaner=broker.maintenance.cleaner,
         loop_late=late,
+        now_ms=broker.runtime.clock.now_ms,
         listeners=tuple(setting.name for setting in broker.listener_settings),
     )
     registry = CollectorRegistry()

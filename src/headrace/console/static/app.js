@@ -4,7 +4,7 @@ import { get, post, Refused } from "./api.js";
 import { h, update } from "./dom.js";
 import { groupPage, groupsPage } from "./groups.js";
 import { messagesPage } from "./messages.js";
-import { movesPage, rightsPage, transactionsPage, workersPage, brokerPage } from "./others.js";
+import { auditPage, movesPage, rightsPage, transactionsPage, workersPage, brokerPage } from "./others.js";
 import { overviewPage } from "./overview.js";
 import { topicPage, topicsPage } from "./topics.js";
 
@@ -16,6 +16,7 @@ const PAGES = [
   ["workers", "Workers", workersPage],
   ["moves", "Moves", movesPage],
   ["rights", "Rights", rightsPage],
+  ["audit", "Audit", auditPage],
 ];
 
 let session = null;

@@ -30,7 +30,7 @@ export function count(value) {
 export function rate(value, unit = "/s") {
   if (value === null || value === undefined) return "–";
   const size = Math.abs(value);
-  return (size >= 100 ? whole.format(Math.round(value)) : size >= 10 ? value.toFixed(0) : size === 0 ? "0" : value.toFixed(1)) + " " + unit;
+  return (size >= 100 ? whole.format(Math.round(value)) : size >= 10 ? value.toFixed(0) : size === 0 ? "0" : size < 0.05 ? "< 0.1" : value.toFixed(1)) + " " + unit;
 }
 
 export function bytes(value) {
@@ -86,8 +86,10 @@ export function spark(points, label) {
   const xs = points.map((one) => one[0]);
   const low = Math.min(...xs), span = Math.max(...xs) - low || 1, top = Math.max(...points.map((one) => one[1]), 1);
   const at = points.map(([x, y]) => `${(((x - low) / span) * 600).toFixed(1)},${(58 - (y / top) * 54).toFixed(1)}`);
-  return svg("svg", { class: "spark", viewBox: "0 0 600 60", preserveAspectRatio: "none", role: "img", "aria-label": label },
+  const line = svg("svg", { class: "spark", viewBox: "0 0 600 60", preserveAspectRatio: "none", role: "img", "aria-label": label },
     svg("path", { class: "area", d: `M${at[0]} L${at.join(" L")} L600,60 L0,60 Z` }), svg("path", { class: "line", d: `M${at.join(" L")}` }));
+  const most = Math.max(...points.map((one) => one[1]));
+  return [line, h("div", { class: "scale note" }, h("span", {}, `${seconds(span)} ago`), h("span", {}, `at most ${count(most)}`), h("span", {}, "now"))];
 }
 
 export function meter(share, label, kind = "") {
@@ -96,8 +98,9 @@ export function meter(share, label, kind = "") {
     svg("rect", { class: "track", width: 100, height: 8, rx: 2 }), svg("rect", { class: `fill ${kind}`, width, height: 8, rx: 2 }));
 }
 
-export function table(columns, rows, { caption, empty, sort, onsort, row: rowOf } = {}) {
-  // columns: {name, title, num, cell(row), sort}. The first column heads its row.
+export function table(columns, rows, { caption, empty, sort, onsort, row: rowOf, stack } = {}) {
+  // columns: {name, title, num, cell(row), sort}. The first column heads its row. `stack`: where the screen is narrow,
+  // a row is a block with a line for each cell.
   if (!rows.length && empty) return empty;
   const head = columns.map((one) => {
     const props = { scope: "col", class: one.num ? "num" : "" };
@@ -107,8 +110,8 @@ export function table(columns, rows, { caption, empty, sort, onsort, row: rowOf 
     return h("th", props, h("button", { type: "button", "data-focus": `sort-${one.sort}`, onclick: () => onsort({ by: one.sort, desc: isNow ? !sort.desc : Boolean(one.num) }) }, one.title));
   });
   return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
-    h("table", {}, h("thead", {}, h("tr", {}, head)),
-      h("tbody", {}, rows.map((row) => h("tr", rowOf ? rowOf(row) : {}, columns.map((one, at) => h(at ? "td" : "th", { class: [one.num ? "num" : "", at ? "" : "name"].join(" ").trim(), scope: at ? null : "row" }, one.cell(row))))))));
+    h("table", { class: stack ? "stack" : null }, h("thead", {}, h("tr", {}, head)),
+      h("tbody", {}, rows.map((row) => h("tr", rowOf ? rowOf(row) : {}, columns.map((one, at) => h(at ? "td" : "th", { class: [one.num ? "num" : "", at ? "" : "name"].join(" ").trim(), scope: at ? null : "row", "data-title": stack && at ? one.title : null }, one.cell(row))))))));
 }
 
 export function empty(title, text = "") {

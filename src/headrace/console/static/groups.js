@@ -39,7 +39,7 @@ export function groupPage(root, context, name, tab = "members") {
   if (tab === "history") return follow(context, "history", { name }, region, (now) => story(context, now), light, problem);
   return follow(context, "group", { name }, region, (now) => [
     h("div", { class: "figures" },
-      figure("State", now.state, now.assignor || now.protocol || ""),
+      figure("State", now.state, [now.type === "classic" ? "" : now.type, now.assignor || now.protocol || ""].filter(Boolean).join(", ")),
       figure("Members", count(now.members_total), `coordinator ${now.coordinator ?? "–"}`),
       figure("Lag", count(now.lag), `${count(now.partitions_total)} partitions`),
       figure("In time", now.lag ? seconds(now.seconds) : "0 s", "how long the next record waits"),
@@ -55,13 +55,19 @@ function matrix(now) {
   const cells = (list) => h("div", { class: "cells" }, list.length ? list.slice(0, 400).map((one) => h("span", { class: `cell ${colour(one.topic)}`, title: `${one.topic}-${one.partition}, ${count(one.lag)} behind` }, topics.length > 1 ? `${one.topic} ` : "", String(one.partition), one.lag ? h("span", { class: "warn-text" }, ` +${count(one.lag)}`) : null)) : h("span", { class: "soft small" }, "nothing"));
   const of = new Map(now.members.map((one) => [one.member, []]));
   const without = [];
-  for (const one of now.partitions) (of.get(one.member) || without).push(one);
+  for (const one of now.partitions) {
+    if (!one.members.length) without.push(one);
+    for (const member of one.members) of.get(member)?.push(one);
+  }
   if (!now.members.length) return h("div", { class: "panel" }, empty("No members", "Nobody reads for this group now; what it has committed is under Lag."));
   const most = Math.max(...[...of.values()].map((one) => one.length)), least = Math.min(...[...of.values()].map((one) => one.length));
   return h("div", { class: "panel" }, h("h2", {}, "Who owns what"),
-    h("p", { class: "note" }, `${count(now.members_total)} members have ${least === most ? `${most}` : `${least} to ${most}`} partitions each.`, topics.length > 1 ? ` Topics: ${topics.join(", ")}.` : ` All of ${topics[0] ?? "–"}.`),
+    now.members.some((one) => one.coming) ? h("div", { class: "hint" }, "Some members are still to give up or to take over partitions.") : null,
+    now.type === "share" ? h("p", { class: "note" }, "Members of a share group read the same partitions: each record goes to one of them.") : null,
+    h("p", { class: "note" }, `${count(now.members_total)} ${now.members_total === 1 ? "member has" : "members have"} ${least === most ? `${most}` : `${least} to ${most}`} ${least === most && most === 1 ? "partition" : "partitions"}${now.members_total === 1 ? "." : " each."}`, topics.length > 1 ? ` Topics: ${topics.join(", ")}.` : ` All of ${topics[0] ?? "–"}.`),
     h("div", { class: "matrix" }, now.members.map((one) => h("div", { class: "member" },
-      h("div", { class: "who" }, h("strong", {}, one.client), h("div", { class: "note mono" }, one.host, one.instance ? ` · ${one.instance}` : ""), h("div", { class: "note mono", title: one.member }, one.member.length > 28 ? "…" + one.member.slice(-12) : one.member)), cells(of.get(one.member)))),
+      h("div", { class: "who" }, h("strong", {}, one.client), h("div", { class: "note mono" }, one.host, one.instance ? ` · ${one.instance}` : ""), h("div", { class: "note mono", title: one.member }, one.member.length > 28 ? "…" + one.member.slice(-12) : one.member)),
+      h("div", {}, cells(of.get(one.member)), one.tasks.length || one.standby.length ? h("div", { class: "note" }, `tasks ${one.tasks.join(", ") || "none"}${one.standby.length ? `; standing by for ${one.standby.join(", ")}` : ""}`) : null))),
       without.length ? h("div", { class: "member" }, h("div", { class: "who bad-text" }, "Nobody"), cells(without)) : null),
     now.members_total > now.members.length ? h("p", { class: "note" }, `and ${count(now.members_total - now.members.length)} more members`) : null);
 }
@@ -74,7 +80,7 @@ function partitions(context, now) {
     { title: "End", num: true, cell: (one) => count(one.end) },
     { title: "Lag", num: true, cell: (one) => h("span", { class: one.lag ? "warn-text" : "" }, count(one.lag)) },
     { title: "In time", num: true, cell: (one) => seconds(one.seconds) },
-    { title: "Member", cell: (one) => clients.get(one.member) || (one.member ?? h("span", { class: "soft" }, "nobody")) },
+    { title: now.type === "share" ? "Members" : "Member", cell: (one) => one.members.length ? one.members.map((member) => clients.get(member) || member).join(", ") : h("span", { class: "soft" }, "nobody") },
   ], [...now.partitions].sort((one, other) => (other.lag ?? -1) - (one.lag ?? -1)), { caption: "Partitions, those furthest behind first", empty: empty("Nothing committed", "This group has committed no offsets.") }),
   now.partitions_total > now.partitions.length ? h("p", { class: "note" }, `the first ${count(now.partitions.length)} of ${count(now.partitions_total)}`) : null);
 }

@@ -60,7 +60,7 @@ function rowsOf(context, one, columns) {
   };
   const opener = h("button", { class: "btn", type: "button", "aria-expanded": "false", "aria-label": `Message ${one.partition}:${one.offset}`, onclick: (event) => { event.stopPropagation(); toggle(); } }, String(one.offset));
   const row = h("tr", { class: "pick", onclick: (event) => { if (!getSelection().toString() && !event.target.closest("a")) toggle(); } },
-    h("td", { class: "at", title: moment(one.timestamp) }, h("span", { class: "wide-only" }, moment(one.timestamp).slice(0, 10), " "), moment(one.timestamp, false)), h("td", { class: "num" }, String(one.partition)), h("td", { class: "num" }, opener),
+    h("td", { class: "at", title: moment(one.timestamp) }, h("span", { class: "wide-only" }, moment(one.timestamp).slice(0, 10), " "), moment(one.timestamp, false)), h("td", { class: "num number" }, String(one.partition)), h("td", { class: "num" }, opener),
     one.kind === "marker" ? [h("td", {}, badge(`transaction ${one.marker}`, one.marker === "commit" ? "good" : "warn")), h("td", { class: "soft small" }, `producer ${one.producer.id}`)]
       : [h("td", { class: "key" }, preview(one.key)), h("td", { class: "value" }, preview(one.value))]);
   return [row, more];
@@ -169,7 +169,7 @@ export function messagesPage(root, context, topic) {
     h("div", { class: "row" }, field("Filter", filter, "grow"), h("label", { class: "check" }, committed, "committed only"), h("label", { class: "check" }, markers, "transaction markers")),
     h("div", { class: "row tight" }, h("button", { class: "btn primary" }, "Show"), tailButton, pause, download, produce,
       h("details", {}, h("summary", {}, "What a filter can say"), h("p", { class: "note" }, "key, value, headers, offset, partition and timestamp; fields of JSON as value.card.brand or value.items[0]; comparisons, in, and, or, not; len, lower, contains, startswith, endswith, like(value, \"order*42\").")))),
-    problem, status, h("div", { class: "panel flush" }, h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Messages" }, h("table", {}, h("thead", {}, h("tr", {}, ["Time", "Partition", "Offset", "Key", "Value"].map((one, at) => h("th", { scope: "col", class: at === 1 || at === 2 ? "num" : "" }, one)))), rows)), after));
+    problem, status, h("div", { class: "panel flush" }, h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Messages" }, h("table", { class: "messages" }, h("thead", {}, h("tr", {}, ["Time", "Partition", "Offset", "Key", "Value"].map((one, at) => h("th", { scope: "col", class: at === 1 || at === 2 ? "num" : "" }, one)))), rows)), after));
   load();
   return () => { busy?.abort(); endTail(); };
 }

@@ -27,6 +27,7 @@ export function transactionsPage(root, context) {
         { title: "Age", num: true, cell: (one) => one.age_s === null ? "–" : h("span", { class: one.late ? "bad-text" : "" }, seconds(one.age_s)) },
         { title: "Time-out", num: true, cell: (one) => seconds(one.timeout_s) },
         { title: "Producer", cell: (one) => `${one.producer}, epoch ${one.epoch}` },
+        { title: "Holds up", num: true, cell: (one) => one.held_up === null ? "–" : h("span", { class: one.late ? "bad-text" : "", title: Object.entries(one.stable).map(([name, offset]) => `${name}: readers of committed records stop at ${offset}`).join("\n") }, one.held_up === 1 ? "1 record" : `${count(one.held_up)} records`) },
         { title: "Partitions", cell: (one) => one.partitions_total ? h("span", { class: "mono" }, one.partitions.join(", ") + (one.partitions_total > one.partitions.length ? " …" : "")) : h("span", { class: "soft" }, "none") },
       ], now.rows, { caption: "Transactions", empty: empty("No transactions", "No producer with a transactional.id has begun.") }))];
   }, light, problem);
@@ -57,7 +58,7 @@ export function movesPage(root, context) {
 export function rightsPage(root, context) {
   const region = h("div");
   root.append(heading("Rights, users and quotas"), region);
-  const part = (title, found, columns, nothing) => h("div", { class: "panel flush" }, h("h2", {}, title), found.error ? h("p", { class: "note" }, found.error) : null, found.error ? h("p") : table(columns, found.rows, { caption: title, empty: nothing }));
+  const part = (title, found, columns, nothing) => h("div", { class: "panel flush" }, h("h2", {}, title), found.error ? h("p", { class: "note" }, found.error) : null, found.error ? h("p") : table(columns, found.rows, { caption: title, empty: nothing, stack: true }));
   context.get("rights").then((now) => update(region,
     part("ACLs", now.acls, [
       { title: "Principal", cell: (one) => one.principal },
@@ -74,6 +75,39 @@ export function rightsPage(root, context) {
     ], empty("No quotas", "Nobody is slowed down."))))).catch((error) => update(region, h("div", { class: "problem", role: "alert" }, error.message)));
 }
 
+export function auditPage(root, context) {
+  const light = mark(), problem = h("div"), region = h("div");
+  root.append(heading("Refused and changed", { liveMark: light.node }), problem, region);
+  return follow(context, "refused", {}, region, (now) => {
+    if (!now.files.length) return h("div", { class: "panel" }, empty("No audit log was named", "Brokers write down what they refuse and what is changed, each in a file of its own. Start the console with --broker-audit FILE to see it here: audit.jsonl of a Headrace broker, kafka-authorizer.log of Apache Kafka."));
+    const times = (one) => one.times > 1 ? count(one.times) : "once";
+    return [
+      now.errors.map((one) => h("div", { class: "hint" }, `${one.file} cannot be read: ${one.error}`)),
+      h("div", { class: "panel flush" }, h("h2", {}, "Refused"), h("p", { class: "note" }, "The fewest rules that would allow it: ", h("code", {}, `headrace acl suggest ${now.files.join(" ")}`)), table([
+        { title: "Who", cell: (one) => [one.principal, h("div", { class: "note mono" }, one.host, one.client_id ? ` · ${one.client_id}` : "")] },
+        { title: "Wanted", cell: (one) => [badge(one.operation, "bad"), ` on ${one.resource} `, h("strong", { class: "mono" }, one.name), h("div", { class: "note" }, `by ${one.request}`)] },
+        { title: "Why not", cell: (one) => one.why },
+        { title: "How often", num: true, cell: times },
+        { title: "Last", cell: (one) => h("span", { class: "at" }, moment(one.at_ms)) },
+      ], now.refused, { stack: true, caption: "What was refused", empty: empty("Nothing was refused", "Whoever asked for something was allowed to have it.") }),
+      now.refused_total > now.refused.length ? h("p", { class: "note" }, `and ${count(now.refused_total - now.refused.length)} more`) : null),
+      now.logins.length ? h("div", { class: "panel flush" }, h("h2", {}, "Logins that failed"), table([
+        { title: "From", cell: (one) => h("span", { class: "mono" }, one.host) },
+        { title: "Listener", cell: (one) => one.listener },
+        { title: "Why", cell: (one) => one.why },
+        { title: "How often", num: true, cell: times },
+        { title: "Last", cell: (one) => h("span", { class: "at" }, moment(one.at_ms)) },
+      ], now.logins, { stack: true, caption: "Logins that failed" })) : null,
+      h("div", { class: "panel flush" }, h("h2", {}, "Changed"), table([
+        { title: "When", cell: (one) => h("span", { class: "at" }, moment(one.at_ms)) },
+        { title: "Who", cell: (one) => [one.principal, h("div", { class: "note mono" }, one.host, one.client_id ? ` · ${one.client_id}` : "")] },
+        { title: "What", cell: (one) => [one.request, " ", one.done ? null : badge("not done", "warn"), h("div", { class: "note mono" }, (one.what || []).join(", "), one.more ? ` and ${count(one.more)} more` : "")] },
+      ], now.changed, { stack: true, caption: "What was changed", empty: empty("Nothing was changed") }),
+      now.changed_total > now.changed.length ? h("p", { class: "note" }, `and ${count(now.changed_total - now.changed.length)} more`) : null),
+    ];
+  }, light, problem);
+}
+
 export function brokerPage(root, context, id) {
   const region = h("div");
   root.append(heading(`Broker ${id}`, { crumb: h("a", { href: context.link("overview") }, "Overview") }), region);
@@ -81,7 +115,7 @@ export function brokerPage(root, context, id) {
     { title: "Key", cell: (one) => one.name },
     { title: "Value", cell: (one) => h("span", { class: `mono ${one.is_default ? "soft" : ""}` }, one.value ?? "(secret or empty)") },
     { title: "From", cell: (one) => one.is_default ? h("span", { class: "soft" }, "default") : badge(one.source, "accent") },
-  ], rows, { caption: "Settings of the broker" })))).catch((error) => update(region, h("div", { class: "problem", role: "alert" }, error.message)));
+  ], rows, { caption: "Settings of the broker", stack: true })))).catch((error) => update(region, h("div", { class: "problem", role: "alert" }, error.message)));
 }
 
 export function workersPage(root, context) {

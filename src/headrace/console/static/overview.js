@@ -13,22 +13,24 @@ export function overviewPage(root, context) {
   const stop = follow(context, "overview", {}, region, (now) => {
     const broken = now.problems.offline.count, under = now.problems.under_replicated.count;
     const away = now.brokers.filter((one) => one.fenced).length;
-    const health = broken ? ["bad", "broken"] : under || away ? ["warn", "at risk"] : ["good", "healthy"];
+    const few = now.problems.under_min_isr.count;
+    const health = broken || few ? ["bad", "broken"] : under || away ? ["warn", "at risk"] : ["good", "healthy"];
     return [
       now.error ? h("div", { class: "hint" }, `The last look at offsets failed: ${now.error}`) : null,
       problemList("partitions without a leader", now.problems.offline, "Nobody can read or write them until a broker with a replica comes back:"),
+      problemList("partitions are under min.insync.replicas", now.problems.under_min_isr, "Producers with acks=all are refused there until more replicas are in sync:"),
       under ? h("div", { class: "hint" }, h("strong", {}, `${count(under)} partitions are under-replicated. `), "One more failure costs records or service: ", h("span", { class: "mono" }, now.problems.under_replicated.first.join(", ") + (under > 20 ? " …" : ""))) : null,
       h("div", { class: "figures" },
         figure("Cluster", health[1], `${now.brokers.length - away} of ${now.brokers.length} brokers`, health[0]),
         figure("Records in", rate(now.records_per_second), now.is_sampled ? "all topics" : "topics that are looked at"),
         figure("Topics", count(now.topics), `${count(now.partitions)} partitions`),
         figure("Groups", count(now.groups), now.most_behind[0]?.records ? `${count(now.most_behind[0].records)} behind at most` : "none behind"),
-        figure("Under-replicated", count(under), broken ? `${count(broken)} offline` : "none offline", broken ? "bad" : under ? "warn" : "")),
+        figure("Under-replicated", count(under), broken || few ? [broken ? `${count(broken)} offline` : "", few ? `${count(few)} under min ISR` : ""].filter(Boolean).join(", ") : "none offline or under min ISR", broken || few ? "bad" : under ? "warn" : "")),
       h("div", { class: "panel flush" }, h("h2", {}, "Brokers"), table([
         { title: "Broker", cell: (one) => h("a", { href: context.link("brokers", String(one.id)) }, `${one.id}`) },
         { title: "Address", cell: (one) => h("span", { class: "mono" }, `${one.host}:${one.port}`) },
         { title: "State", cell: (one) => one.fenced ? badge("away", "bad") : one.is_controller ? [badge("up", "good"), " ", badge("controller", "accent")] : badge("up", "good") },
-        { title: "Rack", cell: (one) => one.rack || h("span", { class: "soft" }, "none") },
+        ...(now.brokers.some((one) => one.rack) ? [{ title: "Rack", cell: (one) => one.rack || h("span", { class: "soft" }, "none") }] : []),
         { title: "Leads", num: true, cell: (one) => count(one.leads) },
         { title: "Replicas", num: true, cell: (one) => count(one.replicas) },
       ], now.brokers, { caption: "Brokers" })),

@@ -85,6 +85,7 @@ export function topicPage(root, context, name, tab = "partitions") {
       { title: "Next offset", num: true, cell: (one) => count(one.end) },
       { title: "Records in", num: true, cell: (one) => rate(one.records_per_second) },
       { title: "On disk", num: true, cell: (one) => bytes(one.bytes) },
+      ...(rows.some((one) => one.compacted_to !== null) ? [{ title: "Compacted to", num: true, cell: (one) => one.uncleanable ? badge("cannot be compacted", "bad") : one.compacted_to === null ? "–" : [count(one.compacted_to), h("span", { class: "soft" }, one.end === null || one.end <= one.compacted_to ? "" : `, ${count(one.end - one.compacted_to)} to go`)] }] : []),
     ], rows, { caption: "Partitions" })), actions(context, now)];
   }, light, problem);
   return stop;
@@ -113,6 +114,6 @@ async function configs(region, context, name) {
       { title: "From", cell: (one) => one.is_default ? h("span", { class: "soft" }, "default") : badge(one.source, "accent") },
       { title: "Default", cell: (one) => h("span", { class: "mono soft" }, one.default ?? "") },
       { title: "Action", cell: (one) => one.read_only ? null : needsChanges(context, h("button", { class: "btn", type: "button", "aria-label": `Change ${one.name}`, onclick: () => change(one) }, "Change")) },
-    ], rows, { caption: "Configuration" })));
+    ], rows, { caption: "Configuration", stack: true })));
   } catch (error) { update(region, h("div", { class: "problem", role: "alert" }, error.message)); }
 }

@@ -22,9 +22,11 @@ def kafka() -> Iterator[testing.EmbeddedBroker]:
         yield running
 
 
-def replay(kafka: testing.EmbeddedBroker, *cases: str, has_authorizer: bool = False) -> None:
+def replay(
+    kafka: testing.EmbeddedBroker, *cases: str, has_authorizer: bool = False, file: str = "security.jsonl"
+) -> None:
     sasl, anonymous, reauth = (f"{host}:{port}" for host, port in kafka.broker.addresses)
-    command = [sys.executable, str(BEHAVIOUR / "replay.py"), str(BEHAVIOUR / "security.jsonl")]
+    command = [sys.executable, str(BEHAVIOUR / "replay.py"), str(BEHAVIOUR / file)]
     command += ["--sasl", sasl, "--anonymous", anonymous, "--reauth", reauth]
     command += [] if has_authorizer else ["--without", "authorizer"]
     for case in cases:
@@ -40,9 +42,21 @@ def test_logins_go_as_at_the_real_broker(kafka: testing.EmbeddedBroker, area: st
     replay(kafka, area)
 
 
-@pytest.mark.slow
-def test_delegation_tokens_are_as_at_the_real_broker() -> None:
+@pytest.fixture(scope="module")
+def with_rules() -> Iterator[testing.EmbeddedBroker]:
     authorizer = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
     rules = {"authorizer.class.name": authorizer, "super.users": "User:admin"}
-    with as_large_as_kafkas(), testing.broker(overrides=of_the_recordings() | rules) as kafka:
-        replay(kafka, "tokens/", has_authorizer=True)
+    with as_large_as_kafkas(), testing.broker(overrides=of_the_recordings() | rules) as running:
+        yield running
+
+
+@pytest.mark.slow
+def test_delegation_tokens_are_as_at_the_real_broker(with_rules: testing.EmbeddedBroker) -> None:
+    replay(with_rules, "tokens/", has_authorizer=True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(REPLAY_TIMEOUT_S + 10)
+def test_all_rights_of_a_kind_open_what_they_open_at_the_real_broker(with_rules: testing.EmbeddedBroker) -> None:
+    """Also what is asked for with nothing in it, by who may do nothing, and by who has not logged in."""
+    replay(with_rules, has_authorizer=True, file="more_rights.jsonl")

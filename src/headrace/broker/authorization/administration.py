@@ -202,7 +202,8 @@ def check_describe_user_scram_credentials(
     if on_cluster(context, Operation.DESCRIBE):
         return None
     nobody = DescribeUserScramCredentialsResult(user="", error_code=CLUSTER_LACK, error_message=None)
-    return DescribeUserScramCredentialsResponse(error_code=CLUSTER_LACK, error_message=None, results=[nobody])
+    results = [nobody for _ in request.users or ()]
+    return DescribeUserScramCredentialsResponse(error_code=CLUSTER_LACK, error_message=None, results=results)
 
 
 @checks(ApiKey.ALTER_USER_SCRAM_CREDENTIALS)

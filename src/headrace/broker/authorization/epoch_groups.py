@@ -75,7 +75,10 @@ def check_streams_heartbeat(cluster: ClusterView, context: RequestContext, reque
             *(topic.name for topic in one.state_changelog_topics),
         )
     ]
-    return _check_member(context, request.group_id, names)
+    refused = _check_member(context, request.group_id, names)
+    if refused is not None:
+        refused.status = []
+    return refused
 
 
 def _check_member(context: RequestContext, group: str, topics: Any) -> Any:
@@ -167,7 +170,9 @@ def _topics_of_streams(group: streams_group_describe.DescribedGroup) -> set[str]
 
 @checks(ApiKey.SHARE_FETCH)
 def check_share_fetch(cluster: ClusterView, context: RequestContext, request: share_fetch.ShareFetchRequest) -> Any:
-    if not on_group(context, Operation.READ, request.group_id or ""):
+    if request.group_id is None or not request.member_id:
+        return None  # the handler refuses it
+    if not on_group(context, Operation.READ, request.group_id):
         return refused_whole(context, GROUP_LACK)
     request.topics, forbidden = _cut_ids(cluster, context, request.topics)
     if not forbidden:
@@ -196,7 +201,9 @@ def check_share_fetch(cluster: ClusterView, context: RequestContext, request: sh
 def check_share_acknowledge(
     cluster: ClusterView, context: RequestContext, request: share_acknowledge.ShareAcknowledgeRequest
 ) -> Any:
-    if not on_group(context, Operation.READ, request.group_id or ""):
+    if request.group_id is None or not request.member_id:
+        return None  # the handler refuses it
+    if not on_group(context, Operation.READ, request.group_id):
         return refused_whole(context, GROUP_LACK)
     request.topics, forbidden = _cut_ids(cluster, context, request.topics)
     if not forbidden:

@@ -1,6 +1,6 @@
 """Rights to groups and their offsets. Members need Read on the group; whoever looks needs Describe.
 
-JoinGroup, SyncGroup, Heartbeat and LeaveGroup have no check here: what their handlers declare is all or nothing.
+Heartbeat and LeaveGroup have no check here: what their handlers declare is all or nothing.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from headrace.broker.authorization.checks import (
     refused_whole,
 )
 from headrace.broker.authorization.records import appended, cut
+from headrace.broker.handlers.find_coordinator import GROUP_KEY, SHARE_KEY, SHARE_SINCE_VERSION, TRANSACTION_KEY
+from headrace.broker.handlers.sync_group import lacks_protocol
 from headrace.broker.requests.dispatch import RequestContext
 from headrace.broker.requests.rights import Operation, Resource
 from headrace.broker.view import ClusterView
@@ -61,8 +63,8 @@ from headrace.protocol.messages.offset_fetch import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
+from headrace.protocol.messages.sync_group import SyncGroupRequest
 
-GROUP_KEY, TRANSACTION_KEY, SHARE_KEY = 0, 1, 2
 KEYS_SINCE_VERSION = 4
 COMMIT_IDS_SINCE_VERSION = 10
 FETCH_IDS_SINCE_VERSION = 10
@@ -99,7 +101,7 @@ def _refuse_key(context: RequestContext, key_type: int, key: str) -> ErrorCode |
         return None if on_group(context, Operation.DESCRIBE, key) else GROUP_LACK
     if key_type == TRANSACTION_KEY:
         return None if on_transactional_id(context, Operation.DESCRIBE, key) else TRANSACTIONAL_ID_LACK
-    if key_type == SHARE_KEY:
+    if key_type == SHARE_KEY and context.api_version >= SHARE_SINCE_VERSION:  # before, nobody is given one
         return None if on_cluster(context, Operation.CLUSTER_ACTION) else CLUSTER_LACK
     return None
 
@@ -110,6 +112,13 @@ def check_join_group(cluster: ClusterView, context: RequestContext, request: Joi
         return None
     name = None if context.api_version >= 7 else ""
     return JoinGroupResponse(error_code=GROUP_LACK, protocol_name=name)
+
+
+@checks(ApiKey.SYNC_GROUP)
+def check_sync_group(cluster: ClusterView, context: RequestContext, request: SyncGroupRequest) -> Any:
+    if lacks_protocol(request, context.api_version) or on_group(context, Operation.READ, request.group_id):
+        return None
+    return refused_whole(context, GROUP_LACK)
 
 
 # --- looking, deleting ------------------------------------------------------------------------------------------------

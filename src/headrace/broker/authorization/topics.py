@@ -209,6 +209,8 @@ def check_create_topics(cluster: ClusterView, context: RequestContext, request: 
 
 @checks(ApiKey.DELETE_TOPICS)
 def check_delete_topics(cluster: ClusterView, context: RequestContext, request: DeleteTopicsRequest) -> Any:
+    if context.may_on_cluster(Operation.DELETE):
+        return None
     asked = [*(DeleteTopicState(name=name) for name in request.topic_names), *request.topics]
     refused: list[DeletableTopicResult] = []
     allowed = []

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from headrace.broker.metadata.service import MetadataService
 from headrace.broker.requests.dispatch import RequestContext, handles
-from headrace.broker.requests.rights import Operation, on_topics
+from headrace.broker.requests.rights import Operation, any_of, on_cluster, on_topics
 from headrace.errors import ErrorCode
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.delete_topics import (
@@ -27,8 +27,12 @@ from headrace.protocol.schema import ZERO_UUID
     ApiKey.DELETE_TOPICS,
     versions=(1, 6),
     requires=(
-        on_topics(Operation.DESCRIBE, "topics.name", "topics.topic_id", "topic_names"),
-        on_topics(Operation.DELETE, "topics.name", "topics.topic_id", "topic_names"),
+        any_of(
+            on_cluster(Operation.DELETE), on_topics(Operation.DESCRIBE, "topics.name", "topics.topic_id", "topic_names")
+        ),
+        any_of(
+            on_cluster(Operation.DELETE), on_topics(Operation.DELETE, "topics.name", "topics.topic_id", "topic_names")
+        ),
     ),
 )
 async def delete_topics(

@@ -20,9 +20,13 @@ PROTOCOL_SINCE_VERSION = 5
 
 @handles(ApiKey.SYNC_GROUP, versions=(0, 5), requires=(on_groups(Operation.READ, "group_id"),), only_waits=True)
 def sync_group(request: SyncGroupRequest, context: RequestContext, groups: GroupService) -> Any:
-    unnamed = request.protocol_type is None or request.protocol_name is None
-    if unnamed and context.api_version >= PROTOCOL_SINCE_VERSION:
+    if lacks_protocol(request, context.api_version):
         return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     if not groups.member_memory.has_room_to_assign(request):
         return SyncGroupResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
     return groups.call(groups.coordinator.sync_group, context, request)
+
+
+def lacks_protocol(request: SyncGroupRequest, version: int) -> bool:
+    """Whether it does not say what its version has to; Kafka looks at that before it looks at rights."""
+    return version >= PROTOCOL_SINCE_VERSION and (request.protocol_type is None or request.protocol_name is None)

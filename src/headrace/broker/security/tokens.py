@@ -155,7 +155,7 @@ class DelegationTokens:
 
         error = self._first_refusal(context, request.hmac)
         if error != ErrorCode.NONE:
-            return RenewDelegationTokenResponse(error_code=error)
+            return RenewDelegationTokenResponse(error_code=error, expiry_timestamp_ms=_refused_until(error))
         return await _decided(context, request, metadata, decide)
 
     async def expire(
@@ -171,7 +171,7 @@ class DelegationTokens:
 
         error = self._first_refusal(context, request.hmac)
         if error != ErrorCode.NONE:
-            return ExpireDelegationTokenResponse(error_code=error)
+            return ExpireDelegationTokenResponse(error_code=error, expiry_timestamp_ms=_refused_until(error))
         return await _decided(context, request, metadata, decide)
 
     def _first_refusal(self, context: RequestContext, hmac: bytes) -> ErrorCode:
@@ -225,6 +225,11 @@ class DelegationTokens:
             kind, name = _split(renewer)
             found.renewers.append(DescribedDelegationTokenRenewer(principal_type=kind, principal_name=name))
         return found
+
+
+def _refused_until(error: ErrorCode) -> int:
+    """The time that Kafka tells with a refusal to renew or end a token: none, where no token was looked for."""
+    return _NO_TIME if error == ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED else 0
 
 
 def _may_see(context: RequestContext, token: DelegationTokenRecord) -> bool:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from unittest import mock
 
+from headrace.broker.coordinators.share_state_service import ShareStates
 from headrace.errors import ErrorCode
+from headrace.groups.share.state_records import StateKey
+from headrace.protocol.messages.write_share_group_state import PartitionData
 from headrace.runtime.simulated import Simulation, run_simulation
 
 from . import raw
@@ -91,6 +95,45 @@ def test_who_waits_gets_what_another_gives_back_and_what_its_connection_held() -
         first.client.close()
         assert acquired(await waiting) == [(0, 0, 2)]
         assert loop.time() - began < SOON_S
+
+
+def test_records_that_come_after_a_waiting_member_is_gone_go_to_the_next() -> None:
+    @run
+    async def scenario(world: World) -> None:
+        loop = asyncio.get_running_loop()
+        first, second = world.member("first"), world.member("second")
+        waiting = asyncio.ensure_future(first.fetch(wait_ms=60_000))
+        await asyncio.sleep(1)
+        first.client.close()
+        await asyncio.gather(waiting, return_exceptions=True)
+        await world.write(b"0")
+        began = loop.time()
+        assert acquired(await second.fetch(wait_ms=20_000)) == [(0, 0, 1)]
+        assert loop.time() - began < SOON_S
+
+
+def test_a_session_that_closes_slowly_leaves_the_next_one_of_its_member_alone() -> None:
+    write_state = ShareStates.write
+
+    async def write_slowly(states: ShareStates, key: StateKey, data: PartitionData) -> ErrorCode:
+        await asyncio.sleep(SOON_S)
+        return await write_state(states, key, data)
+
+    @run
+    async def scenario(world: World) -> None:
+        await world.write(b"0", b"1")
+        member = world.member("member")
+        assert acquired(await member.fetch()) == [(0, 1, 1)]
+        with mock.patch.object(ShareStates, "write", write_slowly):
+            closing = asyncio.ensure_future(member.acknowledge((0, 0, [ACCEPT]), epoch=-1))
+            await asyncio.sleep(SOON_S / 2)
+            member.begin_again()
+            await asyncio.gather(closing, return_exceptions=True)
+            await member.fetch(wait_ms=1)
+            # What the session had is given back as its connection is lost, after its last acknowledgement.
+            assert acquired(await member.fetch(wait_ms=20_000)) == [(1, 1, 2)]
+            await asyncio.sleep(3 * SOON_S)
+        assert await member.acknowledge((1, 1, [ACCEPT])) is ErrorCode.NONE
 
 
 def test_a_lock_ends_in_time_unless_it_is_renewed() -> None:

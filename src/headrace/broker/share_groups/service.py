@@ -88,7 +88,9 @@ class ShareGroupService:
     # --- sessions
 
     def end_session(self, session: ShareSession) -> None:
-        """A member reads here no more: what it has is given back."""
+        """A member reads here no more: what it has is given back, unless a later session of it has that by now."""
+        if not self.sessions.has(session):
+            return
         group_id, member_id = session.key
         for key in session.partitions:
             share = self.find(group_id, key)
@@ -105,7 +107,9 @@ class ShareGroupService:
     async def _end_unread(self, group_id: str) -> None:
         """Nobody reads for that group here any more: what is not in use is read again when somebody does."""
         for key in list(self._of_group.get(group_id, ())):
-            share = self._partitions[key]
+            share = self._partitions.get(key)
+            if share is None:
+                continue  # over meanwhile
             await share.settled()
             if self.sessions.has_members(group_id):
                 return

@@ -79,6 +79,10 @@ class ShareSessions:
         session.epoch = 1 if epoch == _EPOCH_MAX else epoch + 1
         return session
 
+    def has(self, session: ShareSession) -> bool:
+        """Whether this very session goes on: it did not end, and its member has not opened another one."""
+        return self._sessions.get(session.key) is session
+
     def remove(self, key: SessionKey) -> ShareSession | None:
         session = self._sessions.pop(key, None)
         if session is None:

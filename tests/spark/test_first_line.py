@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from headrace.errors import UnknownTopicOrPartitionError
+from headrace import Admin, NewTopic
+from headrace.errors import NetworkError, UnknownTopicOrPartitionError
 from headrace.spark.first_line import install, line_that_counts
 from headrace.testing import broker
 
@@ -60,9 +61,26 @@ def test_an_exactly_once_sink_asks_for_its_topics_when_it_is_made() -> None:
 
     with (
         broker() as kafka,
-        pytest.raises(UnknownTopicOrPartitionError, match="the topic copy does not exist: create it first"),
+        Admin(bootstrap_servers=kafka.address) as admin,
     ):
-        exactly_once("copy", kafka.address)
+        with pytest.raises(UnknownTopicOrPartitionError, match="no topic copy; make it with: headrace topic create"):
+            exactly_once("copy", kafka.address)
+        admin.create_topics([NewTopic("copied")]).all()
+        with pytest.raises(UnknownTopicOrPartitionError, match=r"there is no topic copies; did you mean copied\?"):
+            exactly_once("copies", kafka.address)
+
+
+@pytest.mark.parametrize("where", ["127.0.0.1:1", "127.0.0.1:1,no.such.host.invalid:9092"])
+def test_a_wrong_address_is_said_soon(where: str) -> None:
+    """And not after a minute, as to a query that runs already."""
+    pytest.importorskip("pyarrow")
+    from headrace.spark import exactly_once
+    from headrace.spark.cluster import Cluster
+
+    with pytest.raises(NetworkError, match=r"at 127.0.0.1:1 \(Connection refused\).*Check kafka.bootstrap.servers"):
+        exactly_once("copy", where)
+    with broker() as kafka:
+        Cluster({"bootstrap.servers": f"127.0.0.1:1,{kafka.address}"}).check_reachable()
 
 
 @pytest.mark.parametrize("missing", ["pyspark", "pyarrow"])

@@ -7,7 +7,6 @@ import functools
 import inspect
 import os
 import re
-import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from headrace.cli.output import CommandError, all_of, note, usage
+from headrace.client import reachable
 from headrace.client.admin import Admin
 from headrace.client.configs import parse_address
 from headrace.config import ConfigDefinition, ConfigError, parse_properties
@@ -269,19 +269,12 @@ def check_reachable(bootstrap: str, timeout_s: float, flag: str = "--bootstrap-s
 
 def unreachable(servers: str, timeout_s: float, flag: str) -> list[str]:
     """Why each of the servers takes no connection; nothing when one does."""
-    problems = []
     for server in filter(None, (part.strip() for part in servers.split(","))):
         try:
-            host, port = parse_address(server)
+            parse_address(server)
         except (ConfigError, ValueError):
             raise usage(f"{flag} {server!r} is not HOST:PORT") from None
-        try:
-            socket.create_connection((host, port), timeout=timeout_s).close()
-        except OSError as error:
-            problems.append(f"{server} ({error.strerror or 'no answer'})")
-        else:
-            return []
-    return problems
+    return reachable.unreachable(servers, timeout_s)
 
 
 @contextlib.contextmanager

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import re
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,12 +14,18 @@ from headrace.client.admin import Admin
 from headrace.client.admin.drivers import ADMIN_CONFIGS
 from headrace.client.offsets import OffsetSpec
 from headrace.client.other_names import in_kafkas_words
-from headrace.errors import HeadraceError, UnknownTopicOrPartitionError
+from headrace.client.reachable import unreachable
+from headrace.errors import HeadraceError, NetworkError, UnknownTopicOrPartitionError
 from headrace.spark.options import EARLIEST, Bound, NoMatch, Topics
 from headrace.spark.planning import Offsets, resolved
 from headrace.topics import TopicPartition
+from headrace.words import did_you_mean
 
 _INTERNAL = "exclude.internal.topics"
+_SERVERS = "bootstrap.servers"
+# Brokers that are just started again are waited for so long, by a query that begins; one that runs has more patience.
+_PATIENCE_S = 5.0
+_AGAIN_S = 0.5
 
 
 class StartNotFoundError(HeadraceError):
@@ -42,6 +50,11 @@ def admin_values(kafka: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in words.items() if name in ADMIN_CONFIGS}
 
 
+def what_to_do(name: str, there: Iterable[str]) -> str:
+    """For the end of a sentence about a topic that there is not."""
+    return did_you_mean(name, there) or f"; make it with: headrace topic create {name}"
+
+
 class Cluster:
     """The driver's connection to the cluster. `kafka` is the configuration by Kafka's names."""
 
@@ -61,6 +74,18 @@ class Cluster:
 
     def close(self) -> None:
         self.admin.close()
+
+    def check_reachable(self, patience_s: float = _PATIENCE_S) -> None:
+        """Raise soon where nobody listens: a query that begins has no reason to wait for an address that is wrong."""
+        servers = admin_values(self._kafka)[_SERVERS]
+        until = time.monotonic() + patience_s
+        while problems := unreachable(servers, patience_s):
+            if time.monotonic() > until:
+                raise NetworkError(
+                    f"no broker can be reached at {', '.join(problems)}. Check kafka.bootstrap.servers, and that the "
+                    "brokers run"
+                )
+            time.sleep(_AGAIN_S)
 
     # --- partitions ---------------------------------------------------------------------------------------------------
 
@@ -84,8 +109,10 @@ class Cluster:
         described = self.admin.describe_topics(names)
         found: list[TopicPartition] = []
         for name in sorted(described):
-            if may_vanish and isinstance(described.errors.get(name), UnknownTopicOrPartitionError):
-                continue
+            if isinstance(described.errors.get(name), UnknownTopicOrPartitionError):
+                if may_vanish:
+                    continue
+                raise self._no_topic(name)
             found += [TopicPartition(name, info.partition) for info in described[name].partitions]
             if topic_id := _id_text(described[name].topic_id):
                 self.ids[name] = topic_id
@@ -104,10 +131,16 @@ class Cluster:
         described = self.admin.describe_topics(names)
         for name, error in described.errors.items():
             if isinstance(error, UnknownTopicOrPartitionError):
-                raise UnknownTopicOrPartitionError(f"the topic {name} does not exist: create it first") from error
+                raise self._no_topic(name) from error
         return {
             name: TopicFacts(len(described[name].partitions), _id_text(described[name].topic_id)) for name in described
         }
+
+    def _no_topic(self, name: str) -> UnknownTopicOrPartitionError:
+        there: Iterable[str] = ()
+        with contextlib.suppress(HeadraceError):
+            there = self.admin.list_topics(list_internal=True)
+        return UnknownTopicOrPartitionError(f"there is no topic {name}{what_to_do(name, there)}")
 
     # --- offsets ------------------------------------------------------------------------------------------------------
 

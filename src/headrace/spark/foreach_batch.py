@@ -148,6 +148,7 @@ class ExactlyOnceSink:
         """Raise when one of the topics does not exist, or the cluster cannot be asked."""
         cluster = Cluster(self._kafka)
         try:
+            cluster.check_reachable()
             cluster.described(self._topics)
         finally:
             cluster.close()

@@ -211,6 +211,7 @@ class BatchReader(_Reading, DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         options, cluster = self.options, self.cluster
         try:
+            cluster.check_reachable()
             found = cluster.partitions(options.topics)
             start = cluster.bound(
                 options.start,
@@ -246,6 +247,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def initialOffset(self) -> dict[str, Any]:
         options = self.options
+        self.cluster.check_reachable()
         start = self.cluster.bound(
             options.start,
             self.cluster.partitions(options.topics),

@@ -34,9 +34,7 @@ if TYPE_CHECKING:
 NO_COUNTS = "none"
 UTC_JSON = {"timeZone": "UTC"}
 OPTIONS = (
-    Option(
-        "source", list, help="Topics with JSON records; with --registry one.", required=True, there=HERE
-    ),
+    Option("source", list, help="Topics with JSON records; with --registry one.", required=True, there=HERE),
     Option("target", str, None, "Where clean rows go; default: SOURCE-clean.", names_run=True),
     Option("dead_letters", str, None, "Where bad rows go; default: SOURCE-dead.", names_run=True),
     Option("counts", str, None, f"Where counts go; default: SOURCE-counts. {NO_COUNTS}: not wanted.", names_run=True),

@@ -7,10 +7,9 @@ from typing import Any
 
 from headrace.client.admin import NewTopic
 from headrace.errors import TopicAlreadyExistsError
-from headrace.spark.cluster import Cluster
+from headrace.spark.cluster import Cluster, what_to_do
 from headrace.spark.pipelines.declaring import HERE, Option
 from headrace.spark.pipelines.running import kafka_config
-from headrace.words import did_you_mean
 
 
 def ensure_topics(
@@ -50,7 +49,7 @@ def missing_topics(declared: Sequence[Option], values: Mapping[str, Any]) -> lis
         given = values[option.name]
         for name in [given] if isinstance(given, str) else given:
             if name not in known[place]:
-                problems.append(f"{option.flag}: there is no topic {name}{_nearest(name, known[place])}")
+                problems.append(f"{option.flag}: there is no topic {name}{what_to_do(name, known[place])}")
     return problems
 
 
@@ -60,7 +59,3 @@ def _names(kafka: Mapping[str, Any]) -> set[str]:
         return set(cluster.admin.list_topics(list_internal=True))
     finally:
         cluster.close()
-
-
-def _nearest(name: str, there: set[str]) -> str:
-    return did_you_mean(name, there) or f"; make it with: headrace topic create {name}"

@@ -185,6 +185,46 @@ for number in range(1000):
     assert end_of(kafka.address, "exit") == 1000
 
 
+def test_a_process_of_multiprocessings_delivers_what_it_sent(kafka: EmbeddedBroker) -> None:
+    """It ends without what `atexit` knows."""
+    before = end_of(kafka.address, "exit")
+    done = run(f"""
+import multiprocessing
+from headrace import Producer
+def work():
+    producer = Producer(bootstrap_servers={kafka.address!r}, linger_ms=1000)
+    for number in range(10):
+        producer.send("exit", b"x")
+if __name__ == "__main__":
+    inherited = Producer(bootstrap_servers={kafka.address!r}, linger_ms=1000)
+    inherited.send("exit", b"x").result()
+    child = multiprocessing.get_context("fork").Process(target=work)
+    child.start()
+    child.join()
+    inherited.close()
+""")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert end_of(kafka.address, "exit") == before + 11
+
+
+def test_what_a_dropped_producer_on_asyncio_did_not_deliver_is_said(kafka: EmbeddedBroker) -> None:
+    """Its loop ended before it could: only a ResourceWarning said so, which Python does not show."""
+    done = run(f"""
+import asyncio
+import os
+from headrace import aio
+async def main():
+    producer = aio.Producer(bootstrap_servers={kafka.address!r}, linger_ms=1000)
+    producer.send("exit", b"x")
+asyncio.run(main())
+if os.fork() == 0:
+    raise SystemExit
+os.wait()
+""")
+    assert done.returncode == 0
+    assert done.stderr.count("still had records to deliver") == 1
+
+
 def test_a_program_that_ends_says_what_it_could_not_deliver() -> None:
     done = run("""
 from headrace import Producer

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 import time
 import warnings
 import weakref
@@ -33,6 +34,8 @@ class Worker(Protocol):
 
 
 _workers: weakref.WeakSet[Worker] = weakref.WeakSet()
+_child_pid = 0
+"""The process of multiprocessing's that ends as `_end_with_child` says."""
 
 
 class Watch:
@@ -45,6 +48,7 @@ class Watch:
         self._finalizer = weakref.finalize(client, _dropped, worker, name, os.getpid())
         self._finalizer.atexit = False
         _workers.add(worker)
+        _end_with_child()
 
     def end(self) -> None:
         """It is closed, or another works for it."""
@@ -70,6 +74,24 @@ def _dropped(worker: Worker, name: str, pid: int) -> None:
     worker.end_dropped()
 
 
+def _end_with_child() -> None:
+    """A process that multiprocessing has forked ends without what `atexit` knows, but with finalizers of its own."""
+    global _child_pid
+    made = sys.modules.get("multiprocessing.process")
+    if _child_pid == os.getpid() or made is None or made.parent_process() is None:
+        return
+    from multiprocessing import util
+
+    _child_pid = os.getpid()
+    util.Finalize(None, _end_all, exitpriority=0)
+
+
+def _forget() -> None:
+    """In a child after a fork: what was open is its parent's to end."""
+    global _workers
+    _workers = weakref.WeakSet()
+
+
 def _end_all() -> None:
     deadline = time.monotonic() + EXIT_S
     for worker in list(_workers):
@@ -77,3 +99,4 @@ def _end_all() -> None:
 
 
 atexit.register(_end_all)
+os.register_at_fork(after_in_child=_forget)

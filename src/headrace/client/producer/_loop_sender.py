@@ -21,6 +21,9 @@ from headrace.runtime import Runtime
 
 log = logging.getLogger("headrace.client.producer")
 
+_dropped: set[LoopSender] = set()
+"""Those whose producer nobody has any more, and that have records to deliver."""
+
 _AFTER_A_FAILURE_S = 60.0
 
 
@@ -130,12 +133,16 @@ class LoopSender(Sender):
         self.core.abort(self.why_closed())
         self.drained = self.taken
         self.tell_waiters()
+        _dropped.discard(self)
         self.advance(SenderState.CLOSED if self.error is None else SenderState.FAILED)
         for told in list(self.on_end):
             told()
 
     def end_dropped(self) -> None:
         """See `Worker`."""
+        if not self.core.is_idle:
+            # The loop may end before it has delivered them, and forget this: then the end of the program says so.
+            _dropped.add(self)
         with contextlib.suppress(RuntimeError):  # the loop is closed, and with it this
             self.client.loop.call_soon_threadsafe(self._end_when_idle)
 
@@ -147,9 +154,11 @@ class LoopSender(Sender):
 
     def end_at_exit(self, timeout_s: float) -> None:
         """See `Worker`. No loop runs any more that could deliver anything."""
-        left = len(self.core.accumulator.incomplete) + len(self.core.accumulator.pending)
-        if self.state is SenderState.OPEN and left:
-            log.error("the program ends, and a producer on asyncio still had records to deliver: close the producer")
+        if self.state is SenderState.OPEN and not self.core.is_idle:
+            log.error(
+                "the program ends, and a producer on asyncio still had records to deliver, which are lost: close the "
+                "producer (`async with`), or flush it, before its loop ends"
+            )
         if (error := self.failures.hear_all()) is not None:
             log.error("%s", error)
 

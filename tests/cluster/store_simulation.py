@@ -145,6 +145,7 @@ class Contender:
             timeout_s=TIMEOUT_S,
             where="ZooKeeper",
             snapshot_after_nodes=SNAPSHOT_AFTER_NODES,
+            node_bytes_max=NODE_BYTES_MAX,
         )
         while True:
             try:
@@ -310,7 +311,6 @@ def _is_seated(model: ZooKeeperModel, contender: Contender) -> bool:
 @contextmanager
 def small_nodes() -> Iterator[None]:
     with (
-        mock.patch.object(node_log, "NODE_BYTES_MAX", NODE_BYTES_MAX),
         mock.patch.object(node_log, "_CHUNK_BYTES", CHUNK_BYTES),
         mock.patch.object(node_log, "_DELETED_AT_ONCE", 5),
         mock.patch.object(node_log, "_READ_AT_ONCE", 4),

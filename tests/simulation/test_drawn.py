@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+import json
+
 from headrace.runtime.simulated import Simulation
 from headrace.testing.simulated import SimulatedCluster
 from headrace.testing.simulated.history import History
+from headrace.testing.simulated.operators import OPERATORS
+from headrace.testing.simulated.owners import OWNERS
 from headrace.testing.simulated.plans import CLOCK_STEP, CONFIGURED, MORE_PARTITIONS, TRIMMED, Plan, plan_for
 from headrace.testing.simulated.topic_configs import CHANGES, TRIMMED_CHANGES, change_of
 
+#: What plans have now and did not have once.
+_ADDED = {"is_static", "clocks_ms", "directories", "node_bytes_max"}
 _LEVELS = [number / 1000 for number in range(1000)]
 
 
 def test_all_of_it_is_drawn_and_plans_of_before_have_none() -> None:
     plans = [plan_for(seed) for seed in range(300)]
     kinds = {trouble.kind for plan in plans for trouble in plan.troubles}
-    assert {CLOCK_STEP, CONFIGURED, MORE_PARTITIONS} <= kinds
+    assert {CLOCK_STEP, CONFIGURED, MORE_PARTITIONS, *OWNERS, *OPERATORS} <= kinds
     assert any(plan.is_static for plan in plans)
     assert {plan.clocks_ms for plan in plans} == {0, 500, 5_000, 1_200_000}
+    assert {len(plan.directories) for plan in plans} == {1, 2}
+    assert any(plan.node_bytes_max for plan in plans)
     assert all("group" in plan.workloads for plan in plans if plan.is_static)
     former = plan_for(1).document()
-    del former["is_static"], former["clocks_ms"]
-    assert not Plan.of(former).is_static
-    assert not Plan.of(former).clocks_ms
+    of_before = Plan.of({name: former[name] for name in former.keys() - _ADDED})
+    assert (of_before.is_static, of_before.clocks_ms, of_before.node_bytes_max) == (False, 0, 0)
+    assert of_before.directories == ("/data/one",)
+    for plan in plans[:50]:
+        assert Plan.of(json.loads(json.dumps(plan.document()))) == plan
 
 
 def test_topics_of_a_plan_are_those_that_its_clients_write_to() -> None:

@@ -99,9 +99,12 @@ class _ReplacedError(Exception):
 class NodeLog:
     """Reads for whoever follows, and appends for the controller."""
 
-    def __init__(self, runtime: Runtime, link: NodeLink, after_nodes: int, after_bytes: int) -> None:
+    def __init__(
+        self, runtime: Runtime, link: NodeLink, after_nodes: int, after_bytes: int, node_bytes_max: int = NODE_BYTES_MAX
+    ) -> None:
         self._runtime = runtime
         self._link = link
+        self._node_bytes_max = node_bytes_max
         self._after_nodes = after_nodes
         self._after_bytes = after_bytes
         self._seen = _Place(0, 0)
@@ -258,15 +261,16 @@ class NodeLog:
             await self._insist(won, [])
             return end.offset
         try:
-            batches = list(batches_within(records, self._runtime.clock.now_ms(), NODE_BYTES_MAX - LOG_HEADER_BYTES))
+            room = self._node_bytes_max - LOG_HEADER_BYTES
+            batches = list(batches_within(records, self._runtime.clock.now_ms(), room))
         except ValueError as error:
             raise DecisionTooLargeError(
-                f"{error} is too large for the store (at most {NODE_BYTES_MAX} bytes)"
+                f"{error} is too large for the store (at most {self._node_bytes_max} bytes)"
             ) from error
         if len(batches) > GROUP_NODES_MAX:
             raise DecisionTooLargeError(
                 f"A decision of {sum(map(len, batches))} bytes of metadata is too large; ask for less at once "
-                f"(at most {GROUP_NODES_MAX * NODE_BYTES_MAX} bytes)."
+                f"(at most {GROUP_NODES_MAX * self._node_bytes_max} bytes)."
             )
         nonce = self._runtime.rng.randbytes(16)
         self._end = None  # until it is known how it went

@@ -32,6 +32,7 @@ from headrace.cluster.store.node_formats import (
 from headrace.cluster.store.node_link import NodeLink
 from headrace.cluster.store.node_log import SNAPSHOT_AFTER_BYTES, SNAPSHOT_AFTER_NODES, NodeLog, Won
 from headrace.cluster.store.session import (
+    NODE_BYTES_MAX,
     ConnectionBrokenError,
     Create,
     Delete,
@@ -59,11 +60,15 @@ class NodeStore:
         where: str,
         snapshot_after_nodes: int = SNAPSHOT_AFTER_NODES,
         snapshot_after_bytes: int = SNAPSHOT_AFTER_BYTES,
+        node_bytes_max: int = NODE_BYTES_MAX,
     ) -> None:
-        """`where` names the store in messages; `timeout_s` is how long it may be silent before that is an error."""
+        """`where` names the store in messages; `timeout_s` is how long it may be silent before that is an error.
+
+        What is decided at once takes several nodes where it does not fit one of `node_bytes_max`.
+        """
         self._runtime = runtime
         self._link = NodeLink(runtime.clock, make_session, timeout_s, where)
-        self._log = NodeLog(runtime, self._link, snapshot_after_nodes, snapshot_after_bytes)
+        self._log = NodeLog(runtime, self._link, snapshot_after_nodes, snapshot_after_bytes, node_bytes_max)
         self._won: Won | None = None
         self._registered_in: StoreSession | None = None
 

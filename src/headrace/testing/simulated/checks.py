@@ -62,10 +62,7 @@ def unrest(cluster: SimulatedCluster) -> str | None:
         for topic in broker.image.topics.values():
             for index, state in enumerate(topic.partitions):
                 name = f"{topic.name}-{index}"
-                # A replica that was to come, and by a later word is to go, is waited for until somebody calls that off:
-                # so does Apache Kafka, whose decisions these are.
-                moves = state.is_reassigning and not set(state.adding) & set(state.removing)
-                if set(state.isr) != set(state.replicas) or state.leader < 0 or moves:
+                if set(state.isr) != set(state.replicas) or state.leader < 0 or state.is_reassigning:
                     return f"{name}: replicas {state.replicas}, in sync {state.isr}, leader {state.leader}"
                 if broker.node_id in state.replicas:
                     found = _replica_unrest(cluster, broker, topic, index, state.leader)

@@ -18,9 +18,11 @@ from headrace.client.producer.aio import Producer
 from headrace.cluster.image import Image
 from headrace.cluster.store.model import ModelSession, ZooKeeperModel
 from headrace.cluster.store.node_store import NodeStore
+from headrace.cluster.store.session import NODE_BYTES_MAX
 from headrace.runtime import Runtime
 from headrace.runtime.simulated import CrashModel, Host, HostDiedError, Simulation
 from headrace.testing.simulated.blocking import BlockingCluster, run_blocking
+from headrace.testing.simulated.faults import DIRECTORIES
 
 T = TypeVar("T")
 
@@ -32,7 +34,7 @@ _STORE_TIMEOUT_S = 2.0
 _SNAPSHOT_AFTER_NODES = 40
 #: What makes a few virtual seconds enough for elections and rebalances.
 SETTINGS = {
-    "log.dirs": "/data/one",
+    "log.dirs": DIRECTORIES[0],
     "broker.session.timeout.ms": "2000",
     "broker.heartbeat.interval.ms": "500",
     "replica.lag.time.max.ms": "3000",
@@ -129,6 +131,7 @@ class SimulatedBroker:
             timeout_s=_STORE_TIMEOUT_S * cluster.pace,
             where="the store",
             snapshot_after_nodes=_SNAPSHOT_AFTER_NODES,
+            node_bytes_max=cluster.node_bytes_max,
         )
         broker = cluster.broker_class.from_settings(runtime, self._settings, store=store)
         await broker.start()
@@ -177,7 +180,8 @@ class SimulatedBroker:
 
 class SimulatedCluster:
     """Brokers 1 to `brokers`, and what a test does to them. `pace` is how long time-outs are, of what they are else;
-    `clocks_ms` is how far the clock of a machine may be off at first."""
+    `clocks_ms` is how far the clock of a machine may be off at first; `node_bytes_max` is how much of a decision fits a
+    node of the store."""
 
     def __init__(
         self,
@@ -187,9 +191,11 @@ class SimulatedCluster:
         settings: Mapping[str, str] | None = None,
         pace: float = 1.0,
         clocks_ms: int = 0,
+        node_bytes_max: int = NODE_BYTES_MAX,
     ) -> None:
         self.simulation = simulation
         self.pace = pace
+        self.node_bytes_max = node_bytes_max
         self._clocks_ms = clocks_ms
         self.broker_class = Broker
         self.store = ZooKeeperModel(simulation.random_for("store"), session_timeout_s=_STORE_SESSION_S * pace)

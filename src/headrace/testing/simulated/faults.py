@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+#: Where brokers have their directories.
+DATA: Final = "/data"
+DIRECTORIES: Final = (f"{DATA}/one", f"{DATA}/two")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from headrace.testing.simulated.faults import Trouble
+from headrace.testing.simulated.faults import DIRECTORIES, Trouble
+from headrace.testing.simulated.operators import OPERATORS
 from headrace.testing.simulated.owners import OWNERS
 from headrace.testing.simulated.scenarios import OFFSETS, SCENARIOS, TRANSACTIONS, steps_of
 from headrace.testing.simulated.variants import DEAD_LETTERS, FORMER, VARIANTS
@@ -88,6 +89,13 @@ CLOCK_STEP = "client clock step"
 #: So many have faults in which it is hard to know who is who, one or two (`owners`).
 _OWNERS = 0.2
 _OWNERS_LAST_S = (1.0, 4.0, 8.0)
+#: So many have operators who do what nobody expects, or single errors of a disk (`operators`), one to three.
+_OPERATORS = 0.2
+_OPERATORS_LAST_S = (0.2, 1.0, 4.0)
+#: In so many brokers have two directories; in so many what is decided at once takes several nodes of the store.
+_SEVERAL_DIRECTORIES = 0.1
+_SMALL_NODES = 0.1
+_NODE_BYTES_MAX = 700
 #: Clients that a course is about which concerns a coordinator.
 _OF_COORDINATORS = {OFFSETS: ("offsets", "group"), TRANSACTIONS: ("transactions",)}
 
@@ -115,6 +123,10 @@ class Plan:
     is_static: bool = False
     #: How far clocks of machines may be off when they begin.
     clocks_ms: int = 0
+    #: What each broker keeps its logs in.
+    directories: tuple[str, ...] = DIRECTORIES[:1]
+    #: How much of a decision fits a node of the store; 0: as much as usual.
+    node_bytes_max: int = 0
 
     @property
     def grows(self) -> bool:
@@ -143,7 +155,15 @@ class Plan:
     def of(cls, document: dict[str, Any]) -> Plan:
         """What `document` gave, as it comes out of JSON."""
         troubles = tuple(Trouble(**entry) for entry in document["troubles"])
-        return cls(**{**document, "troubles": troubles, "workloads": tuple(document["workloads"])})
+        directories = tuple(document.get("directories", DIRECTORIES[:1]))
+        return cls(
+            **{
+                **document,
+                "troubles": troubles,
+                "workloads": tuple(document["workloads"]),
+                "directories": directories,
+            }
+        )
 
     def lines(self) -> list[str]:
         head = (
@@ -152,6 +172,8 @@ class Plan:
             f"{len(self.troubles)} fault{'' if len(self.troubles) == 1 else 's'}"
             f"{'' if self.pace == 1.0 else f', time-outs of {self.pace:.0%}'}"
             f"{f', clocks off by up to {self.clocks_ms} ms' if self.clocks_ms else ''}"
+            f"{f', {len(self.directories)} directories each' if len(self.directories) > 1 else ''}"
+            f"{f', nodes of {self.node_bytes_max} bytes' if self.node_bytes_max else ''}"
         )
         return [head, *(f"  {trouble.text()}" for trouble in self.troubles)]
 
@@ -185,7 +207,12 @@ def plan_for(
     plan = with_more_partitions(plan) if random.Random(f"partitions {seed}").random() < _GROWING else plan
     plan = with_other_configs(plan) if random.Random(f"configured {seed}").random() < _CONFIGURING else plan
     plan = with_other_clocks(plan) if random.Random(f"clocks {seed}").random() < _CLOCKS else plan
-    return with_owners(plan) if random.Random(f"owners {seed}").random() < _OWNERS else plan
+    plan = with_owners(plan) if random.Random(f"owners {seed}").random() < _OWNERS else plan
+    plan = with_operators(plan) if random.Random(f"operators {seed}").random() < _OPERATORS else plan
+    if random.Random(f"directories {seed}").random() < _SEVERAL_DIRECTORIES:
+        plan = replace(plan, directories=DIRECTORIES)
+    is_small = random.Random(f"nodes {seed}").random() < _SMALL_NODES
+    return replace(plan, node_bytes_max=_NODE_BYTES_MAX) if is_small else plan
 
 
 def _with_room_to_move(plan: Plan) -> Plan:
@@ -250,6 +277,18 @@ def with_owners(plan: Plan, *, only: Sequence[str] = ()) -> Plan:
         kind, who, level = rng.choice(tuple(only or OWNERS)), rng.choice(_WHO), min(0.999, round(rng.random(), 3))
         topic = rng.choice(plan.topics)
         made.append(Trouble(at_s, for_s, kind, who, "", level, topic=topic))
+    return _with(plan, *made)
+
+
+def with_operators(plan: Plan, *, only: Sequence[str] = ()) -> Plan:
+    """Operators do what nobody expects, and calls of a disk fail once: see `operators`."""
+    rng = random.Random(f"which operators {plan.seed}")
+    made = []
+    for _ in range(rng.choice((1, 2, 3))):
+        at_s = round(rng.uniform(0.05, 0.95) * plan.duration_s, 3)
+        for_s = round(rng.choice(_OPERATORS_LAST_S) * rng.uniform(0.7, 1.3) * plan.pace, 3)
+        kind, who, level = rng.choice(tuple(only or OPERATORS)), rng.choice(_WHO), min(0.999, round(rng.random(), 3))
+        made.append(Trouble(at_s, for_s, kind, who, "", level, topic=rng.choice(plan.topics)))
     return _with(plan, *made)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from headrace.client.admin.types import NewTopic
+from headrace.cluster.store.session import NODE_BYTES_MAX
 from headrace.errors import HeadraceError
 from headrace.runtime.simulated import Simulation, SimulationFailedError, SimulationStuckError
 from headrace.testing.simulated.checks import (
@@ -70,8 +71,7 @@ class SimulatedRun:
         model.split_probability = self.simulation.random_for("network model").choice(_SPLIT)
         self.timeline = Timeline(lambda: self.simulation.loop.time())
         self.history = History()
-        settings = {"min.insync.replicas": str(plan.min_isr)}
-        self._settings = settings
+        self._settings = {"min.insync.replicas": str(plan.min_isr), "log.dirs": ",".join(plan.directories)}
 
     def play(self) -> RunResult:
         failure: str | None = None
@@ -105,7 +105,12 @@ class SimulatedRun:
     async def _main(self) -> None:
         plan = self.plan
         cluster = SimulatedCluster(
-            self.simulation, brokers=plan.brokers, settings=self._settings, pace=plan.pace, clocks_ms=plan.clocks_ms
+            self.simulation,
+            brokers=plan.brokers,
+            settings=self._settings,
+            pace=plan.pace,
+            clocks_ms=plan.clocks_ms,
+            node_bytes_max=plan.node_bytes_max or NODE_BYTES_MAX,
         )
         is_calm = all(trouble.kind in _HARMLESS for trouble in plan.troubles)
         invariants = Invariants(cluster, self.timeline, stays_in_sync=is_calm)

@@ -14,9 +14,10 @@ from headrace.cluster.image import PartitionImage
 from headrace.errors import HeadraceError, UnknownTopicOrPartitionError
 from headrace.runtime.simulated import CrashModel, DiskFault, HostDiedError, WorkModel
 from headrace.testing.simulated.cluster import SimulatedBroker, SimulatedCluster
-from headrace.testing.simulated.faults import Trouble
+from headrace.testing.simulated.faults import DATA, Trouble
 from headrace.testing.simulated.history import History
 from headrace.testing.simulated.metadata_prefix import stored_image
+from headrace.testing.simulated.operators import OPERATORS
 from headrace.testing.simulated.owners import OWNERS
 from headrace.testing.simulated.plans import CLOCK_STEP, CONFIGURED, MORE_PARTITIONS, Plan
 from headrace.testing.simulated.timeline import CLUSTER, STORE, Timeline
@@ -26,7 +27,6 @@ from headrace.topics import TopicPartition
 _RESTART_S = 0.5
 _SLOW_DISK = WorkModel(usual_s_max=0.1, slow_s_max=2.0, slow_probability=0.2)
 _QUICK_DISK = WorkModel()
-DATA = "/data/one"
 _OPERATOR = "operator"
 _OPERATOR_S = 5.0
 _TWO_MORE = 0.3
@@ -124,7 +124,7 @@ class Troubles:
         image = self.cluster.newest_image
         return None if image is None or partition is None else image.partition(*partition)
 
-    def _node(self, trouble: Trouble, name: str | None = None) -> int:
+    def node(self, trouble: Trouble, name: str | None = None) -> int:
         """The broker that a fault means by a name (its own, unless given)."""
         name = trouble.who if name is None else name
         if name.isdigit():
@@ -138,11 +138,11 @@ class Troubles:
         return scene.nodes[name]
 
     def _name(self, trouble: Trouble) -> str:
-        return self.cluster.brokers[self._node(trouble)].name
+        return self.cluster.brokers[self.node(trouble)].name
 
     def _other_name(self, trouble: Trouble) -> str:
         """Another than the one that the fault is of."""
-        node, other = self._node(trouble), self._node(trouble, trouble.other)
+        node, other = self.node(trouble), self.node(trouble, trouble.other)
         if other == node:
             other = next(node_id for node_id in self.cluster.brokers if node_id != node)
         return self.cluster.brokers[other].name
@@ -168,7 +168,7 @@ class Troubles:
 
     def take(self, trouble: Trouble) -> SimulatedBroker | None:
         """The broker, unless another fault has it, or it is not up."""
-        broker = self.cluster.brokers[self._node(trouble)]
+        broker = self.cluster.brokers[self.node(trouble)]
         if broker.node_id in self.taken or broker.broker is None:
             return None
         self.taken.add(broker.node_id)
@@ -269,9 +269,14 @@ class Troubles:
         if broker is None:
             return
         self.unclean.add(broker.node_id)
-        operation = ("sync", "append", "read", "open")[int(trouble.level * 4)]
-        with self.timeline.span(broker.name, f"disk fails: {operation}"):
-            fault = broker.host.disk.inject(DiskFault(operation, errno.EIO, under="/data", times=None))
+        which = trouble.level * 4
+        operation = ("sync", "append", "read", "open")[int(which)]
+        # With several directories the broker may live on with the others.
+        places = (DATA, *self.plan.directories) if len(self.plan.directories) > 1 else (DATA,)
+        under = places[int(which % 1 * len(places))]
+        where = "" if under == DATA else f" in {under}"
+        with self.timeline.span(broker.name, f"disk fails: {operation}{where}"):
+            fault = broker.host.disk.inject(DiskFault(operation, errno.EIO, under=under, times=None))
             await asyncio.sleep(trouble.for_s)
         fault.times = 0
         broker.kill()
@@ -296,7 +301,8 @@ class Troubles:
             return
         with self.timeline.span(broker.name, "disk lost"):
             broker.kill()
-            broker.host.disk.rmtree(DATA)
+            for directory in self.plan.directories:
+                broker.host.disk.rmtree(directory)
             await asyncio.sleep(trouble.for_s)
         await self.bring_back(broker)
 
@@ -347,14 +353,14 @@ class Troubles:
                     await admin.within(_OPERATOR_S).elect_leaders(lost, election_type=ElectionType.UNCLEAN)
 
     async def slow_disk(self, trouble: Trouble) -> None:
-        host = self.cluster.brokers[self._node(trouble)].host
+        host = self.cluster.brokers[self.node(trouble)].host
         with self.timeline.span(host.name, "slow disk"):
             host.use_disk(_SLOW_DISK)
             await asyncio.sleep(trouble.for_s)
             host.use_disk(_QUICK_DISK)
 
     async def clock_jump(self, trouble: Trouble) -> None:
-        host = self.cluster.brokers[self._node(trouble)].host
+        host = self.cluster.brokers[self.node(trouble)].host
         by_ms = int((trouble.level - 0.5) * 20_000)
         self.timeline.add(host.name, "fault", f"the wall clock jumps by {by_ms} ms")
         self.timeline.saw("fault: clock jump")
@@ -372,7 +378,7 @@ class Troubles:
             host.clock.jump(by_ms)
 
     async def clock_drift(self, trouble: Trouble) -> None:
-        host = self.cluster.brokers[self._node(trouble)].host
+        host = self.cluster.brokers[self.node(trouble)].host
         with self.timeline.span(host.name, "clock drifts"):
             host.clock.drift((trouble.level - 0.5) * 0.2)
             await asyncio.sleep(trouble.for_s)
@@ -386,7 +392,7 @@ class Troubles:
         state = self._state(partition)
         if partition is None or state is None:
             return
-        node_id = self._node(trouble)
+        node_id = self.node(trouble)
         replicas = [node_id, *(other for other in state.replicas if other != node_id)]
         self.timeline.add(CLUSTER, "fault", f"{partition}: broker {node_id} is to lead")
         self.timeline.saw("fault: election")
@@ -466,7 +472,7 @@ class Troubles:
 
     async def isolate(self, trouble: Trouble) -> None:
         """Others do not hear of it, nor perhaps the store; its clients do."""
-        broker = self.cluster.brokers[self._node(trouble)]
+        broker = self.cluster.brokers[self.node(trouble)]
         others = [other.name for other in self.cluster.brokers.values() if other is not broker]
         also_store = trouble.level < 0.6
         where = f"cut off: from the others{' and the store' if also_store else ''}"
@@ -544,7 +550,7 @@ class Troubles:
 
     async def store_cut(self, trouble: Trouble) -> None:
         """The store does not hear of a broker, which the others do."""
-        broker = self.cluster.brokers[self._node(trouble)]
+        broker = self.cluster.brokers[self.node(trouble)]
         with self.timeline.span(broker.name, "cut off: from the store"):
             broker.reaches_store = False
             await asyncio.sleep(trouble.for_s)
@@ -599,4 +605,5 @@ _DO: dict[str, Callable[[Troubles, Trouble], Awaitable[None]]] = {
     CLOCK_STEP: Troubles.client_clock_step,
     "topic made again": Troubles.topic_made_again,
     **OWNERS,
+    **OPERATORS,
 }

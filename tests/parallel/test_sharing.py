@@ -9,27 +9,26 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from tests.client.share.test_share_consumer import Work
+from tests.client.share.test_share_consumer import BROKERS, Work, address_of
 from tests.waiting import eventually
 
-from headrace import Admin, ConfigError, NewTopic, testing
-from headrace.client.admin.types import ConfigResource, ResourceType
+from headrace import Admin, ConfigError, NewTopic
 from headrace.parallel import Exhausted, ParallelConsumer, Reject, RetriesExhaustedError, Retry, Share
 from headrace.parallel.deadletters import DeadLetters
 
 WORKERS = 8
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[testing.EmbeddedBroker]:
-    settings = {"group.share.assignment.interval.ms": "0", "group.share.min.record.lock.duration.ms": "1000"}
-    with testing.broker(overrides=settings) as running:
+@pytest.fixture(scope="module", params=BROKERS)
+def address(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    settings = {"group.share.min.record.lock.duration.ms": "1000"}
+    with address_of(request.param, tmp_path_factory.mktemp("sharing"), **settings) as running:
         yield running
 
 
 @pytest.fixture
-def work(broker: testing.EmbeddedBroker) -> Work:
-    return Work(broker.address)
+def work(address: str) -> Work:
+    return Work(address)
 
 
 def queue_of(work: Work, handler: Callable[[Any], Any], **options: Any) -> ParallelConsumer:
@@ -85,10 +84,7 @@ def test_what_fails_is_delivered_again_and_what_always_fails_is_put_away(work: W
 
 
 def test_a_lock_is_renewed_as_long_as_its_handler_runs(work: Work) -> None:
-    with Admin({"bootstrap.servers": work.address}) as admin:
-        admin.incremental_alter_configs(
-            {ConfigResource(ResourceType.GROUP, work.group): {"share.record.lock.duration.ms": "1000"}}
-        )
+    work.configure("share.record.lock.duration.ms", "1000")
     begun: list[int] = []
     end = threading.Event()
 

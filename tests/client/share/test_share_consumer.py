@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import uuid
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
 
 import pytest
+from bench.peers import ApacheKafka, kafka_libs, why_no_kafka
 from tests.waiting import eventually
 
 import headrace.aio
@@ -32,9 +37,23 @@ from headrace.client.admin.types import ConfigResource, ResourceType
 DEADLINE_S = 20.0
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[testing.EmbeddedBroker]:
-    with testing.broker(overrides={"group.share.assignment.interval.ms": "0"}) as running:
+WITHOUT_KAFKA = pytest.mark.skipif(kafka_libs() is None, reason=why_no_kafka())
+BROKERS = ["ours", pytest.param("apache-kafka", marks=[pytest.mark.java, pytest.mark.slow, WITHOUT_KAFKA])]
+
+
+@contextlib.contextmanager
+def address_of(name: str, directory: Path, **settings: str) -> Iterator[str]:
+    """One of `BROKERS`."""
+    settings = {"group.share.assignment.interval.ms": "0"} | settings
+    running: AbstractContextManager[Any]
+    running = testing.broker(overrides=settings) if name == "ours" else ApacheKafka(directory / "kafka", settings)
+    with running as broker:
+        yield broker.address
+
+
+@pytest.fixture(scope="module", params=BROKERS)
+def address(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with address_of(request.param, tmp_path_factory.mktemp("shares")) as running:
         yield running
 
 
@@ -46,9 +65,14 @@ class Work:
         self.topic, self.group = f"t-{uuid.uuid4().hex[:8]}", f"g-{uuid.uuid4().hex[:8]}"
         with Admin({"bootstrap.servers": address}) as admin:
             admin.create_topics([NewTopic(self.topic, partitions, 1)])
-            admin.incremental_alter_configs(
-                {ConfigResource(ResourceType.GROUP, self.group): {"share.auto.offset.reset": "earliest"}}
-            )
+        self.configure("share.auto.offset.reset", "earliest")
+
+    def configure(self, name: str, value: str) -> None:
+        """Set a configuration of the group; Apache Kafka's coordinator hears of it a bit later."""
+        group = ConfigResource(ResourceType.GROUP, self.group)
+        with Admin({"bootstrap.servers": self.address}) as admin:
+            admin.incremental_alter_configs({group: {name: value}}).all()
+            eventually(lambda: admin.describe_configs([group])[group][name].value == value, "the configuration")
 
     def write(self, *values: bytes, partition: int = 0) -> None:
         with Producer({"bootstrap.servers": self.address}) as producer:
@@ -62,8 +86,8 @@ class Work:
 
 
 @pytest.fixture
-def work(broker: testing.EmbeddedBroker) -> Work:
-    return Work(broker.address)
+def work(address: str) -> Work:
+    return Work(address)
 
 
 def poll(consumer: ShareConsumer) -> list[ShareRecord]:

@@ -11,6 +11,7 @@ from headrace.groups.epochs.group import EpochGroup, KeyAndValue
 from headrace.groups.epochs.member import EpochMember
 from headrace.groups.group import CommitClaim, GroupKind
 from headrace.groups.share import records
+from headrace.groups.topics import TopicLookup
 
 Target = dict[bytes, tuple[int, ...]]
 """Topic id → partitions, sorted."""
@@ -101,14 +102,19 @@ class ShareGroup(EpochGroup[ShareMember, Target]):
             }
         )
 
-    def is_unassigned(self) -> bool:
-        """Whether there are partitions of wanted topics that nobody is to have, although their states are begun."""
+    def is_unassigned(self, topics: TopicLookup) -> bool:
+        """Whether there are partitions of wanted topics that nobody is to have, although their states are begun.
+
+        States of a topic that was deleted while nobody coordinated the group may still be there: nobody gets those.
+        """
         assigned: dict[bytes, set[int]] = {}
         for target in self.targets.values():
             for topic_id, partitions in target.items():
                 assigned.setdefault(topic_id, set()).update(partitions)
         return any(
-            states.name in self.topic_counts and assigned.get(topic_id) != states.partitions
+            states.name in self.topic_counts
+            and topics.topic_id(states.name) == topic_id
+            and assigned.get(topic_id) != states.partitions
             for topic_id, states in self.begun.items()
         )
 

@@ -93,7 +93,7 @@ class ShareMoves:
         """Begin a new epoch, if the group is another than before, or its topics are."""
         group = step.group
         if not is_other and group.members and group.assignment_epoch >= group.epoch:
-            is_other = group.is_unassigned()
+            is_other = group.is_unassigned(self._topics)
         if is_other or group.topics_changed:
             group.topics_changed = False
             metadata_hash = self._hashes.of(group.topic_counts)

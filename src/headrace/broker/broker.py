@@ -129,7 +129,8 @@ class Broker:
         access = self.pipeline.access
         access.authenticated_listeners = self.security.authenticated
         access.broker_listeners = frozenset({self.security.inter_broker.setting.name})
-        access.has_strangers = len(self.listener_settings) > 1 or bool(access.authenticated_listeners)
+        access.has_strangers = len(self.listener_settings) > 1 or self.listener_settings[0].protocol != "PLAINTEXT"
+        access.tells_brokers = self.security.tells_clients
         access.broker_principals = self.security.inter_broker.principals
         #: Where batches are looked into, which may take long: beside the disk threads, which others wait for.
         self.checks = Checks(runtime.workers, self.acceptor.used, runtime.clock.monotonic)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import struct
 import threading
 from collections.abc import Iterator, Mapping
@@ -12,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.broker.security.settings import MODULES
+from tests.broker.security.settings import MODULES, plain_jaas, with_logins
 from tests.broker.security.tls import with_tls
 from tests.waiting import eventually
 
@@ -183,13 +184,18 @@ def test_a_broker_without_a_login_for_others_is_refused_at_start(tmp_path: Path)
 # --- who is a broker --------------------------------------------------------------------------------------------------
 
 
-def asked_as_a_broker(address: tuple[str, int], api_key: int, version: int, body: bytes) -> bool:
+def asked_as_a_broker(
+    address: tuple[str, int], api_key: int, version: int, body: bytes, tls: ssl.SSLContext | None = None
+) -> bool:
     """Whether a request with a client id as brokers have it is answered."""
     client_id = b"__headrace_broker-2-control"
     header = struct.pack(">hhih", api_key, version, 7, len(client_id)) + client_id + b"\0"
-    with socket.create_connection(address, timeout=30) as sock:
+    with contextlib.ExitStack() as stack:
+        sock = stack.enter_context(socket.create_connection(address, timeout=30))
+        if tls is not None:
+            sock = stack.enter_context(tls.wrap_socket(sock, server_hostname=address[0]))
         sock.sendall(struct.pack(">i", len(header) + len(body)) + header + body)
-        with contextlib.suppress(ConnectionResetError):
+        with contextlib.suppress(ConnectionResetError, ssl.SSLEOFError):
             return bool(sock.recv(4))
     return False
 
@@ -218,6 +224,33 @@ def test_nobody_is_a_broker_by_its_client_id_alone(tmp_path: Path) -> None:
                 )
                 assert is_one in found
                 assert is_one or found == {False}
+
+
+@pytest.mark.parametrize(("asks", "shown"), [("required", "alice"), ("requested", "alice"), ("requested", None)])
+def test_nobody_is_a_broker_whose_certificate_is_not_theirs(tmp_path: Path, asks: str, shown: str | None) -> None:
+    """Also where there is one listener for all, and no authorizer to say who may act as a broker."""
+    context = ssl.create_default_context(cadata=AUTHORITY.certificate)
+    if shown is not None:
+        context.load_cert_chain(AUTHORITY.issue(shown).save(tmp_path / "client.pem"))
+    own = ssl.create_default_context(cadata=AUTHORITY.certificate)
+    with broker(overrides=with_tls(tmp_path, AUTHORITY) | {"ssl.client.auth": asks}) as kafka:
+        own.load_cert_chain(tmp_path / "broker.pem")
+        address = kafka.broker.addresses[0]
+        for api_key, (version, size) in BETWEEN_BROKERS.items():
+            assert not asked_as_a_broker(address, api_key, version, bytes(size), context), api_key
+        assert asked_as_a_broker(address, 67, *BETWEEN_BROKERS[67][:1], bytes(BETWEEN_BROKERS[67][1]), own)
+
+
+def test_a_user_whose_name_is_that_of_nobody_is_no_broker(tmp_path: Path) -> None:
+    settings = with_logins("PLAIN") | {
+        "listener.name.sasl_plaintext.plain.sasl.jaas.config": plain_jaas({"ANONYMOUS": "secret", "broker": "word"})
+    }
+    with broker(overrides=settings) as kafka:
+        login = {"bootstrap.servers": kafka.address, "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
+        with Admin({**login, "sasl.username": "ANONYMOUS", "sasl.password": "secret"}) as admin:
+            admin.list_topics()
+            found = kafka.call(lambda one: {c.is_brokers for c in one.acceptor.connections if c.rights is not None})
+    assert found == {False}
 
 
 # --- tokens of a cluster ----------------------------------------------------------------------------------------------

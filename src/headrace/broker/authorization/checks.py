@@ -94,10 +94,18 @@ def check_broker(context: RequestContext, request: Any) -> None:
         handler.api_key == ApiKey.FETCH and replica_id(request, context.api_version) >= 0
     )
     if acts and not context.connection.is_brokers:
+        _say_stranger(context)
         raise CloseConnectionError(
             f"{context.principal} asked for {handler.api_key.name} at {context.connection.listener} as a broker would, "
             "and is none there"
         )
+
+
+def _say_stranger(context: RequestContext) -> None:
+    """For who runs brokers whose certificates name each by itself, and looks why they do not copy."""
+    connection = context.connection
+    if connection.security is not None:
+        connection.security.tell_stranger(connection)
 
 
 # --- what a handler declares ------------------------------------------------------------------------------------------

@@ -164,6 +164,8 @@ class Access:
         #: The listeners that brokers use among themselves, and who they are where no authorizer decides.
         self.broker_listeners: frozenset[str] = frozenset()
         self.broker_principals: frozenset[str] = frozenset()
+        #: Whether brokers show at a listener who they are, by a login or a certificate: then nobody else is one.
+        self.tells_brokers: Callable[[str], bool] = lambda listener: listener in self.authenticated_listeners
         #: Whether anyone may come in who is no broker, so that it has to be looked who may act as one.
         self.has_strangers = False
         self._rights: dict[tuple[str, str], Rights] = {}
@@ -194,4 +196,6 @@ class Access:
             return False
         if self.authorizer is not None:
             return rights.may_on_cluster(Operation.CLUSTER_ACTION)
-        return not is_known or rights.principal in self.broker_principals
+        if is_known:
+            return rights.principal in self.broker_principals
+        return not self.tells_brokers(listener)

@@ -28,6 +28,7 @@ MECHANISMS: Final = ("PLAIN", *DIGESTS, "OAUTHBEARER")
 _KERBEROS: Final = "GSSAPI"
 _USER_OPTION: Final = "user_"
 _SAID_EVERY_S: Final = 1.0
+_STRANGERS_SAID_EVERY_S: Final = 60.0
 
 MakeMechanism = Callable[[], ServerMechanism]
 
@@ -56,6 +57,7 @@ class ListenerSecurity:
         self.now_ms = clock.now_ms
         self._sessions_ms = sessions_ms
         self._refusals = Rarely(clock.monotonic, _SAID_EVERY_S)
+        self._strangers = Rarely(clock.monotonic, _STRANGERS_SAID_EVERY_S)
         self.refused = 0
 
     @property
@@ -81,6 +83,17 @@ class ListenerSecurity:
                 self.name,
                 visible(why),
                 more,
+            )
+
+    def tell_stranger(self, connection: ServerConnection) -> None:
+        """Somebody asked for what is for brokers, and is not known as one."""
+        if self._strangers.happened():
+            log.warning(
+                "%s at %s asked the listener %s as a broker would, and is not known as one; if it is, name it in "
+                "super.users",
+                visible(connection.principal),
+                connection.peer_host,
+                self.name,
             )
 
 

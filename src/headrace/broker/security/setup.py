@@ -74,6 +74,11 @@ class BrokerSecurity:
         """The listeners whose clients have to say who they are."""
         return frozenset(name for name, security in self.listeners.items() if security.has_login)
 
+    def tells_clients(self, listener: str) -> bool:
+        """Whether clients of a listener show who they are; by certificates, where it asks for them now."""
+        security = self.listeners.get(listener)
+        return security is not None and (security.has_login or (security.tls is not None and security.tls.asks_clients))
+
     # --- certificates that are exchanged while the broker runs
 
     def start(self, metadata: MetadataService) -> None:

@@ -129,6 +129,11 @@ class ListenerTls:
 
     # --- who is there
 
+    @property
+    def asks_clients(self) -> bool:
+        """Whether clients are asked for a certificate."""
+        return self._context.verify_mode != ssl.CERT_NONE
+
     def user(self, tls: ssl.SSLSocket | ssl.SSLObject) -> str | None:
         """Whose certificate was shown; None where none was. Raises `NoPrincipalError`."""
         certificate = tls.getpeercert(binary_form=True)

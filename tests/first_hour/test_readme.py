@@ -136,7 +136,12 @@ def test_several_brokers(desk: Desk) -> None:
     port = three_ports()
     (text,) = (lines for _, lines in _BLOCK.findall(sections()["Several brokers"]))
     environment = desk.environment | {"HEADRACE_BOOTSTRAP": f"127.0.0.1:{port}"}
-    printed = Desk(desk.address, environment, desk.directory).shell(text.replace("--port 9092", f"--port {port}"))
+    there = Desk(desk.address, environment, desk.directory)
+    try:
+        printed = there.shell(text.replace("--port 9092", f"--port {port}"))
+    except AssertionError:
+        there.shell("headrace cluster stop || true")
+        raise
     lines = printed.splitlines()
     assert lines[0].startswith("3 brokers up after ")
     assert "payments created: 6 partitions, 3 replicas" in lines

@@ -38,7 +38,7 @@ class Interfering:
     """A worker in which something happens to the log while it is compacted."""
 
     def __init__(self, table: Table, happens: object) -> None:
-        self._inner = table.cleaner._compaction_worker
+        self._inner = table.cleaner.compaction_worker
         self._happens = happens
 
     async def do(self, job: CleanJob) -> CleanResult:
@@ -68,7 +68,7 @@ def _regrow(table: Table) -> None:
 
 def test_a_log_that_is_cut_meanwhile_keeps_its_segments() -> None:
     table = _filled()
-    table.cleaner._compaction_worker = Interfering(table, lambda: _regrow(table))
+    table.cleaner.compaction_worker = Interfering(table, lambda: _regrow(table))
     assert table.clean() is None
     assert table.cleaner.metrics.given_up == 1
     assert [offset for offset, _, _ in pairs(table)] == list(range(30))
@@ -78,7 +78,7 @@ def test_a_log_that_is_cut_meanwhile_keeps_its_segments() -> None:
 
 def test_a_log_that_fails_meanwhile_is_left_alone() -> None:
     table = _filled()
-    table.cleaner._compaction_worker = Interfering(table, table.log.abandon)
+    table.cleaner.compaction_worker = Interfering(table, table.log.abandon)
     assert table.clean() is None
     assert table.cleaner.metrics.given_up == 1
 
@@ -91,7 +91,7 @@ def test_appends_and_rolls_meanwhile_do_not_matter() -> None:
         table.log.roll()
         table.put((b"k1", b"new"))
 
-    table.cleaner._compaction_worker = Interfering(table, more)
+    table.cleaner.compaction_worker = Interfering(table, more)
     assert table.clean() is not None
     assert [offset for offset, _, _ in pairs(table)] == [27, 28, 29, 30, 31]
 
@@ -105,7 +105,7 @@ def test_segments_that_retention_took_meanwhile_stay_away() -> None:
         table.log.apply_retention(table.clock.ms)
 
     start = table.log.segments[1].base_offset
-    table.cleaner._compaction_worker = Interfering(table, expire)
+    table.cleaner.compaction_worker = Interfering(table, expire)
     assert table.clean() is not None
     assert table.log.start_offset == table.log.segments[0].base_offset == start
     assert [offset for offset, _, _ in pairs(table)] == [27, 28, 29]
@@ -276,15 +276,15 @@ def test_a_shortage_of_descriptors_is_no_reason_to_fail_the_log() -> None:
     table = _filled()
     before = pairs(table)
     fault = DiskFault("open_dir", errno.EMFILE, times=None)
-    worker = table.cleaner._compaction_worker
-    table.cleaner._compaction_worker = Interfering(table, lambda: table.host.disk.inject(fault))
+    worker = table.cleaner.compaction_worker
+    table.cleaner.compaction_worker = Interfering(table, lambda: table.host.disk.inject(fault))
     with pytest.raises(DiskError):
         table.clean()
     table.host.disk.heal()
     assert table.log.failure is None
     assert pairs(table) == before
     assert table.files(".cleaned") == table.files(".swap") == []
-    table.cleaner._compaction_worker = worker
+    table.cleaner.compaction_worker = worker
     assert table.clean() is not None
     assert len(pairs(table)) < len(before)
 
@@ -319,7 +319,7 @@ def test_jobs_and_results_survive_the_way_to_another_process() -> None:
             assert CleanResult.from_json(result.to_json()) == result
             return result
 
-    table.cleaner._compaction_worker = Spy(table, None)
+    table.cleaner.compaction_worker = Spy(table, None)
     assert table.clean() is not None
     assert CleanJob.from_json(jobs[0].to_json()) == jobs[0]
     assert asyncio.run(table.cleaner.close()) is None  # type: ignore[func-returns-value]  # that is the point

@@ -51,7 +51,7 @@ async def end(listener, client, server):
     await server.lost
     listener.close()
     await asyncio.sleep(0)
-    assert listener._ready._epoll is None, "nothing is left behind when the last connection is gone"
+    assert listener.ready.is_idle, "nothing is left behind when the last connection is gone"
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])

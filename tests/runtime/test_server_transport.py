@@ -47,7 +47,7 @@ async def end(listener, clients, servers):
         assert protocol.events.count("lost") == 1
     listener.close()
     await asyncio.sleep(0)
-    assert listener._ready._epoll is None, "nothing is left behind when the last connection is gone"
+    assert listener.ready.is_idle, "nothing is left behind when the last connection is gone"
 
 
 def test_what_does_not_fit_the_socket_is_sent_when_there_is_room():
@@ -243,7 +243,7 @@ def test_one_that_is_closed_by_another_of_the_same_turn_is_not_read():
             waiting = select.poll()
             waiting.register(number, select.POLLIN)
             assert waiting.poll(60_000), "both have come before either is looked at"
-        made[0]._ready._read_all()
+        made[0].ready.read_all()
         assert sorted(len(server.received) for server in servers) == [0, 1]
         await end(*made)
 
@@ -258,7 +258,7 @@ def in_one_turn(listener, clients, servers):
         waiting = select.poll()
         waiting.register(server.transport.get_extra_info("socket").fileno(), select.POLLIN)
         assert waiting.poll(60_000), "all have come before any is looked at"
-    listener._ready._read_all()
+    listener.ready.read_all()
 
 
 @reads_together
@@ -283,7 +283,7 @@ def test_one_that_fills_its_buffer_is_read_again_in_its_turn_where_that_is_worth
         waiting = select.poll()
         waiting.register(server.transport.get_extra_info("socket").fileno(), select.POLLIN)
         assert waiting.poll(60_000)
-        listener._ready._read_all()
+        listener.ready.read_all()
         assert len(server.counts) == reads
         await becomes(lambda: server.received == sent, "the rest, in later turns")
         await end(*made)
@@ -318,7 +318,7 @@ def test_answers_of_one_turn_are_sent_whatever_else_happens_in_it(count):
         for number, server in enumerate(servers):
             server.after = cases[number % len(cases)]
         in_one_turn(*made)
-        assert listener._ready.answered is None
+        assert listener.ready.answered is None
         for number, (client, server) in enumerate(zip(clients, servers, strict=True)):
             wanted = b"%d" % number * 3 + (b"a part and an end" if server.after == "more" else b"")
             await client.until(lambda client=client, wanted=wanted: client.received == wanted)
@@ -346,7 +346,7 @@ def test_what_is_left_for_the_end_of_a_turn_is_done_before_its_answers_are_sent(
         made = await connected(count, Late)
         listener, clients, servers = made
         in_one_turn(*made)
-        assert not listener._ready.ends
+        assert not listener.ready.ends
         assert sorted(map(servers.index, ended)) == list(range(count))
         for number, client in enumerate(clients):
             wanted = b"%d" % number * 2

@@ -335,7 +335,7 @@ def _unfenced(plain: Any) -> Any:
 BUGS: dict[str, Callable[[], list[Any]]] = {
     "a marker that knows only a number": lambda: [mock.patch.object(steps, "judge", _by_number)],
     "an identity by the topics": lambda: [mock.patch.object(SinkIdentity, "transactional_id", _topics_in_id())],
-    "a second call that is skipped": lambda: [mock.patch.object(foreach_batch, "_once_a_batch", _no_check)],
+    "a second call that is skipped": lambda: [mock.patch.object(foreach_batch, "once_a_batch", _no_check)],
     "a watermark that lags taken for the end": lambda: [
         mock.patch.object(RangeCore, "_at_end", _lost_at_once),
     ],

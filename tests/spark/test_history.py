@@ -120,11 +120,11 @@ def test_no_two_identities_make_one_transactional_id_and_topics_are_no_part_of_i
 def test_a_second_call_for_a_batch_is_refused_whatever_the_first_found() -> None:
     identity = ("CLUSTER", "progress", SinkIdentity(QUERY))
     batch = micro_batch(1, 10, 20)
-    with foreach_batch._once_a_batch(identity, batch):
+    with foreach_batch.once_a_batch(identity, batch):
         pass
     with (
         pytest.raises(SameSinkTwiceError, match="Leave the first as it is"),
-        foreach_batch._once_a_batch(identity, batch),
+        foreach_batch.once_a_batch(identity, batch),
     ):
         pass
     # Another name, cluster, batch, and another start of the query are none of its business.
@@ -134,25 +134,25 @@ def test_a_second_call_for_a_batch_is_refused_whatever_the_first_found() -> None
         (identity, micro_batch(2, 20, 30)),
         (identity, micro_batch(1, 10, 20, "run-2")),
     ):
-        with foreach_batch._once_a_batch(who, what):
+        with foreach_batch.once_a_batch(who, what):
             pass
 
 
 def test_a_call_that_failed_may_come_again() -> None:
     identity, batch = ("CLUSTER", "progress", SinkIdentity(QUERY, "again")), micro_batch(1, 10, 20)
-    with pytest.raises(RuntimeError), foreach_batch._once_a_batch(identity, batch):
+    with pytest.raises(RuntimeError), foreach_batch.once_a_batch(identity, batch):
         raise RuntimeError("the first time")
-    with foreach_batch._once_a_batch(identity, batch):
+    with foreach_batch.once_a_batch(identity, batch):
         pass
 
 
 def test_a_second_call_is_refused_also_while_the_first_is_not_over() -> None:
     """Sinks that are called on threads of their own: the second would wait for the first, and find its marker."""
     identity, batch = ("CLUSTER", "progress", SinkIdentity(QUERY, "at once")), micro_batch(1, 10, 20)
-    with foreach_batch._once_a_batch(identity, batch):
-        with pytest.raises(SameSinkTwiceError), foreach_batch._once_a_batch(identity, batch):
+    with foreach_batch.once_a_batch(identity, batch):
+        with pytest.raises(SameSinkTwiceError), foreach_batch.once_a_batch(identity, batch):
             pass
-        with foreach_batch._once_a_batch(identity, micro_batch(1, 10, 20, "run-2")):
+        with foreach_batch.once_a_batch(identity, micro_batch(1, 10, 20, "run-2")):
             pass
 
 
@@ -160,11 +160,11 @@ def test_a_second_call_is_refused_also_when_another_start_of_the_query_has_been_
     """A start that was stopped may still be at its last batch: it must not make this one forget its first call."""
     place = ("CLUSTER", "progress", SinkIdentity(QUERY, "between"))
     for run in ("run-1", "run-2"):
-        with foreach_batch._once_a_batch(place, micro_batch(1, 10, 20, run)):
+        with foreach_batch.once_a_batch(place, micro_batch(1, 10, 20, run)):
             pass
     for run in ("run-1", "run-2"):
         with (
             pytest.raises(SameSinkTwiceError, match="Leave the first as it is"),
-            foreach_batch._once_a_batch(place, micro_batch(1, 10, 20, run)),
+            foreach_batch.once_a_batch(place, micro_batch(1, 10, 20, run)),
         ):
             pass

@@ -145,7 +145,7 @@ class Cleaner:
         self._runtime = runtime
         self._disk = runtime.disk
         self.limits = limits or CleaningLimits()
-        self._compaction_worker = compaction_worker or InThread(runtime)
+        self.compaction_worker = compaction_worker or InThread(runtime)
         self._change = change or _inline
         self._sync = sync or self._sync_here
         self._write_checkpoint = write_checkpoint
@@ -200,7 +200,7 @@ class Cleaner:
 
     async def close(self) -> None:
         """End a compaction that is under way; the logs may be closed afterwards."""
-        await self._compaction_worker.close()
+        await self.compaction_worker.close()
 
     def forget(self, partition: TopicPartition) -> None:
         """The partition was deleted: one of the same name begins anew."""
@@ -304,7 +304,7 @@ class Cleaner:
         job = await offload(job_for, candidate, self._disk, now_ms, self.limits)
         known_to = log.end_offset
         try:
-            result = await self._watched(candidate, self._compaction_worker.do(job))
+            result = await self._watched(candidate, self.compaction_worker.do(job))
             segments = {segment.base_offset: segment for segment in candidate.segments}
             if log.recovery_point < known_to and candidate.still_holds(()):
                 # What was left out is gone for good with the first of them that is in place. What it was left out for

@@ -51,7 +51,7 @@ class RealListener:
         self._ssl = ssl
         self._handshake_timeout_s = handshake_timeout_s
         self._beginning: set[asyncio.Task[None]] = set()
-        self._ready = ReadyConnections(self._loop)
+        self.ready = ReadyConnections(self._loop)
         self._shortages = Rarely(self._loop.time)
         for sock in sockets:
             self._loop.add_reader(sock.fileno(), self._accept, sock)
@@ -97,11 +97,11 @@ class RealListener:
 
     def _begin_at_once(self, connection: socket.socket, protocol: asyncio.BufferedProtocol) -> None:
         if self._ssl is None:
-            ServerTransport(self._loop, connection, protocol, self._ready)
+            ServerTransport(self._loop, connection, protocol, self.ready)
             return
         context = self._ssl()
         try:
-            TlsServerTransport(self._loop, connection, protocol, self._ready, context, self._handshake_timeout_s)
+            TlsServerTransport(self._loop, connection, protocol, self.ready, context, self._handshake_timeout_s)
         except (OSError, ValueError) as error:  # that peer is gone again
             connection.close()
             log.debug("a connection could not be begun: %s", error)

@@ -54,7 +54,7 @@ class TlsServerTransport(ServerTransport):
         return self._is_established
 
     def _begin_reading(self) -> None:
-        self._ready.add(self._number, self._shake_hands)
+        self.ready.add(self._number, self._shake_hands)
 
     def _shake_hands(self) -> None:
         try:
@@ -75,7 +75,7 @@ class TlsServerTransport(ServerTransport):
         self._deadline.cancel()
         self._want_no_writing()
         self._is_established = True
-        self._ready.discard(self._number)
+        self.ready.discard(self._number)
         try:
             established: Callable[[], None] | None = getattr(self._protocol, "tls_established", None)
             if established is not None:
@@ -86,7 +86,7 @@ class TlsServerTransport(ServerTransport):
             self._fail(error, "tls_established() failed")
             return
         if not self._closing and not self._paused:
-            self._ready.add(self._number, self._read)
+            self.ready.add(self._number, self._read)
 
     def _want_no_writing(self) -> None:
         if self._is_wanted:

@@ -54,11 +54,16 @@ class ReadyConnections:
         #: What is done before these answers are sent, since it makes more of them.
         self.ends: list[Callable[[], None]] = []
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is no connection, and nothing that waits for one."""
+        return not self._open and not self._reads and self._epoll is None
+
     def opened(self) -> None:
         self._open += 1
         if HAS_EPOLL and self._epoll is None:
             self._epoll = select.epoll()
-            self._loop.add_reader(self._epoll.fileno(), self._read_all)
+            self._loop.add_reader(self._epoll.fileno(), self.read_all)
 
     def closed(self) -> None:
         self._open -= 1
@@ -96,7 +101,8 @@ class ReadyConnections:
             finally:
                 self.is_reading = False
 
-    def _read_all(self) -> None:
+    def read_all(self) -> None:
+        """Read those that can be read, in one turn, and then send their answers."""
         assert self._epoll is not None
         reads, ends = self._reads, self.ends
         events = self._left or self._epoll.poll(0, _READ_PER_TURN)
@@ -154,11 +160,11 @@ class ServerTransport(asyncio.Transport):
         "_paused",
         "_protocol",
         "_protocol_paused",
-        "_ready",
         "_recv_into",
         "_send",
         "_socket",
         "_unsent",
+        "ready",
     )
 
     def __init__(
@@ -183,7 +189,7 @@ class ServerTransport(asyncio.Transport):
         self._recv_into: Callable[[Any], int] = sock.recv_into
         self._send: Callable[[Any], int] = sock.send
         self._protocol = protocol
-        self._ready = ready
+        self.ready = ready
         self._unsent = bytearray()
         #: What is sent at the end of the turn in which all connections are read.
         self._answer: bytes | None = None
@@ -209,7 +215,7 @@ class ServerTransport(asyncio.Transport):
 
     def _begin_reading(self) -> None:
         if not self._paused:
-            self._ready.add(self._number, self._read)
+            self.ready.add(self._number, self._read)
 
     # --- reading
 
@@ -254,7 +260,7 @@ class ServerTransport(asyncio.Transport):
             self._fail(error, "eof_received() failed")
             return
         if keeps_open:
-            self._ready.discard(self._number)
+            self.ready.discard(self._number)
         else:
             self.close()
 
@@ -264,12 +270,12 @@ class ServerTransport(asyncio.Transport):
     def pause_reading(self) -> None:
         if not self._closing and not self._paused:
             self._paused = True
-            self._ready.discard(self._number)
+            self.ready.discard(self._number)
 
     def resume_reading(self) -> None:
         if not self._closing and self._paused:
             self._paused = False
-            self._ready.add(self._number, self._read)
+            self.ready.add(self._number, self._read)
 
     # --- writing
 
@@ -280,7 +286,7 @@ class ServerTransport(asyncio.Transport):
             return
         if self._answer is not None:
             self.send_answer()
-        elif type(data) is bytes and not self._unsent and (answered := self._ready.answered) is not None:
+        elif type(data) is bytes and not self._unsent and (answered := self.ready.answered) is not None:
             self._answer = data
             answered.append(self)
             return
@@ -288,9 +294,9 @@ class ServerTransport(asyncio.Transport):
 
     def at_turn_end(self, finish: Callable[[], None]) -> bool:
         """Call `finish` before the answers of this turn are sent; False when nothing is read just now."""
-        if not self._ready.is_reading:
+        if not self.ready.is_reading:
             return False
-        self._ready.ends.append(finish)
+        self.ready.ends.append(finish)
         return True
 
     def send_answer(self) -> None:
@@ -410,7 +416,7 @@ class ServerTransport(asyncio.Transport):
             return
         self.send_answer()
         self._closing = True
-        self._ready.discard(self._number)
+        self.ready.discard(self._number)
         if not self._unsent:
             self._lose(None)
 
@@ -435,7 +441,7 @@ class ServerTransport(asyncio.Transport):
             self._unsent.clear()
             self._loop.remove_writer(self._number)
         self._closing = True
-        self._ready.discard(self._number)
+        self.ready.discard(self._number)
         self._lose(error)
 
     def _lose(self, error: BaseException | None) -> None:
@@ -447,5 +453,5 @@ class ServerTransport(asyncio.Transport):
         try:
             self._protocol.connection_lost(error if error is None or isinstance(error, Exception) else None)
         finally:
-            self._ready.closed()
+            self.ready.closed()
             self._socket.close()

@@ -177,7 +177,7 @@ class ExactlyOnceSink:
             )
         self._is_checked = True
         link = self._connected(identity)
-        with _once_a_batch((link.cluster.id or "", self._progress_topic, identity), batch):
+        with once_a_batch((link.cluster.id or "", self._progress_topic, identity), batch):
             marker = self._marker(identity, batch, batch_id, link.cluster)
             work = Work(rows, shape, self._topics, marker, self._source_offsets(batch, link.cluster))
             stopped = (lambda: False) if batch is None else batch.is_stopped
@@ -269,7 +269,7 @@ _settling = threading.Lock()
 
 
 @contextmanager
-def _once_a_batch(place: Place, batch: MicroBatch | None) -> Iterator[None]:
+def once_a_batch(place: Place, batch: MicroBatch | None) -> Iterator[None]:
     """Refuse a second call for one batch of one run, also while the first is on another thread: it would find the
     marker of the first, and write nothing."""
     identity = place[2]

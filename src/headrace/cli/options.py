@@ -19,7 +19,7 @@ from headrace.client import reachable
 from headrace.client.admin import Admin
 from headrace.client.configs import parse_address
 from headrace.config import ConfigDefinition, ConfigError, parse_properties
-from headrace.errors import HeadraceError, UnknownTopicOrPartitionError
+from headrace.errors import HeadraceError, KafkaError, UnknownTopicOrPartitionError
 from headrace.records.kernels import ENVIRONMENT
 from headrace.words import did_you_mean
 
@@ -98,6 +98,15 @@ class Target:
         """An Admin for one command."""
         with admin_for(self.config(), self.timeout_s) as admin:
             yield admin
+
+
+def names_there(target: Target) -> set[str] | None:
+    """The topics that there are; None where that may not be known."""
+    try:
+        with target.admin() as admin:
+            return set(admin.list_topics(list_internal=True))
+    except KafkaError:
+        return None
 
 
 def admin_for(config: Mapping[str, Any], timeout_s: float) -> Admin:

@@ -13,12 +13,13 @@ from typing import Annotated, Any
 import typer
 
 from headrace.cli.completing import groups_there, of, topics_there
-from headrace.cli.options import Target, only, pairs, targeted
+from headrace.cli.options import Target, names_there, only, pairs, targeted
 from headrace.cli.output import note, usage
 from headrace.client.consumer.config import CONSUMER_CONFIGS
 from headrace.metrics import serve
 from headrace.parallel import Consumers, Model, ParallelConsumer, Pool, Ranges, Retry, Window
 from headrace.parallel.view import LiveView
+from headrace.words import did_you_mean
 
 _MODELS = ("pool", "window", "consumers", "ranges")
 _ORDERS = ("partition", "key", "none")
@@ -88,6 +89,7 @@ def command(
         retry=Retry(local=local, topic=retry_topic, attempts=attempts, dead_letters=dead_letters),
         transactional=transactional,
     )
+    _say_what_is_missing([*topics, *filter(None, (retry_topic, dead_letters))], target)
     with contextlib.ExitStack() as stack:
         if metrics_port is not None:
             exporter = stack.enter_context(serve(metrics_port, consumer))
@@ -99,6 +101,14 @@ def command(
             stack.enter_context(_log_lines())
         consumer.run()
     note(consumer.snapshot().log_line())
+
+
+def _say_what_is_missing(topics: list[str], target: Target) -> None:
+    """They are made, where brokers make topics by themselves: of a name that was mistyped nothing ever comes."""
+    there = names_there(target)
+    for topic in () if there is None else topics:
+        if topic not in there:
+            note(f"there is no topic {topic} yet{did_you_mean(topic, there)}")
 
 
 @contextlib.contextmanager

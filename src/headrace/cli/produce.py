@@ -16,12 +16,12 @@ import typer
 
 from headrace.cli.completing import of, topics_there
 from headrace.cli.exits import Exit
-from headrace.cli.options import Target, only, pairs, plain_kernels, targeted
+from headrace.cli.options import Target, names_there, only, pairs, plain_kernels, targeted
 from headrace.cli.output import CommandError, count, note, progress, silent, usage
 from headrace.client.errors import SerializationError
 from headrace.client.producer.blocking import Producer
 from headrace.client.producer.config import PRODUCER_CONFIGS
-from headrace.errors import HeadraceError, KafkaError, RequestTimedOutError
+from headrace.errors import HeadraceError, RequestTimedOutError
 from headrace.words import did_you_mean, plural
 
 _LINE_BYTES_MAX = 64 * 1024 * 1024
@@ -127,7 +127,7 @@ def command(
         source = stack.enter_context(file.open("rb")) if file is not None else sys.stdin.buffer
         bar = silent() if file is None or quiet else progress(file.name, file.stat().st_size, is_bytes=True)
         tick = stack.enter_context(bar)
-        there = _names_there(target)
+        there = names_there(target)
         began = time.monotonic()
         sent, failures = _send(config, topic, _lines(source), parse, constant, partition, tick)
         took = time.monotonic() - began
@@ -160,15 +160,6 @@ def _encoded(
             raise usage(f"line {number}: {error}") from error
 
     return encoded
-
-
-def _names_there(target: Target) -> set[str] | None:
-    """The topics that there are; None where that may not be known."""
-    try:
-        with target.admin() as admin:
-            return set(admin.list_topics(list_internal=True))
-    except KafkaError:
-        return None
 
 
 def _send(

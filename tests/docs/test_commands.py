@@ -98,3 +98,10 @@ def test_a_command_that_a_page_names_exists(page: str, text: str) -> None:
     for position, word in enumerate(rest):
         if position == 0 or rest[position - 1].endswith(","):
             assert word.rstrip(",") in command.commands, f"{page}: headrace {first} has no {word}"
+
+
+def test_the_page_on_the_command_line_lists_every_command() -> None:
+    from headrace.cli.app import COMMANDS as THERE
+
+    listed = {text.split()[0] for page, text in NAMED if page == "docs/command-line.md"}
+    assert set(THERE) - listed == set()

@@ -1,4 +1,4 @@
-"""A topic's name that was mistyped is said, with the nearest one, where brokers would make a topic of it in silence."""
+"""What was mistyped is said by commands that go on: a topic with the nearest name, an address where nobody answers."""
 
 from __future__ import annotations
 
@@ -28,3 +28,22 @@ def test_a_handler_on_a_topic_that_there_is_not(tmp_path: Path) -> None:
             process.send_signal(signal.SIGINT)
             process.communicate(timeout=60)
     assert said == "there is no topic oders yet; did you mean orders?\n"
+
+
+def test_a_console_of_an_address_where_nobody_is(tmp_path: Path) -> None:
+    pytest.importorskip("uvicorn")
+    pytest.importorskip("starlette")
+    command = [sys.executable, "-m", "headrace.cli", "console", "-b", "127.0.0.1:1", "--port", "0"]
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env=Hands(tmp_path).environment,
+    ) as process:
+        assert process.stderr is not None
+        said = process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+    assert "127.0.0.1:1 (read-only); no broker can be reached now: 127.0.0.1:1 (Connection refused)" in said

@@ -11,11 +11,12 @@ from typing import Annotated
 import typer
 
 from headrace.cli.console_beside import end_with_parent
-from headrace.cli.options import Target, targeted
+from headrace.cli.options import Target, targeted, unreachable
 from headrace.cli.output import CommandError, note, usage
 from headrace.cli.start import is_loopback
 
 TOKEN_VARIABLE = "HEADRACE_CONSOLE_TOKEN"
+_PROBE_S = 1.0
 
 
 @targeted
@@ -104,5 +105,7 @@ def command(
         ) from error
     print(f"the console is at {address_of(settings, listening)}", flush=True)
     for one in clusters:
-        note(f"  {one.name}: {one.servers}{'' if allow_changes else ' (read-only)'}")
+        away = unreachable(one.servers, _PROBE_S, one.name)
+        state = f"; no broker can be reached now: {', '.join(away)}" if away else ""
+        note(f"  {one.name}: {one.servers}{'' if allow_changes else ' (read-only)'}{state}")
     serve(settings, listening)

@@ -14,7 +14,9 @@ Whoever reads ranges (Spark's tasks, parallel consuming, the command line) reads
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from functools import partial
+from threading import get_ident
 from typing import Any, TypeVar, Unpack
 
 from headrace.client.arguments import partitions_of
@@ -33,7 +35,7 @@ from headrace.client.consumer.config import (
     LATEST_TIMESTAMP,
     ConsumerSettings,
 )
-from headrace.client.consumer.errors import ConsumerForkedError, IllegalStateError
+from headrace.client.consumer.errors import ConcurrentAccessError, ConsumerForkedError, IllegalStateError
 from headrace.client.consumer.keywords import ConsumerKeywords
 from headrace.client.consumer.records import BY_OFFSET, ConsumerRecord, ConsumerRecords, PartitionColumns, make_records
 from headrace.client.errors import ClientClosedError
@@ -68,7 +70,11 @@ _OF_GROUPS = ("group.id", "group.instance.id", "auto.offset.reset", "enable.auto
 
 class RangeReader:
     """Takes the consumer's configuration, but for groups. For one thread at a time; may be used for many reads, one
-    after the other: a read that another has replaced raises `IllegalStateError` when it is gone on with."""
+    after the other: a read that another has replaced raises `IllegalStateError` when it is gone on with, and a second
+    thread that comes in between `ConcurrentAccessError`."""
+
+    #: The thread that is within a read or a poll.
+    _user: int | None = None
 
     def __init__(
         self,
@@ -134,7 +140,8 @@ class RangeReader:
             # Who asks for columns wants many: the kernels are there when the first records are, or soon after.
             begin_loading()
         on_loss = on_loss or (refuse_loss if fail_on_data_loss else pass_loss)
-        return self._read(lambda core: core.next_piece(rows_max), ranges, timeout, on_loss, was_written, follow)
+        take = partial(_next_piece, rows_max)
+        return self._alone(self._read(take, ranges, timeout, on_loss, was_written, follow))
 
     def read_batches(
         self,
@@ -145,7 +152,8 @@ class RangeReader:
         was_written: bool = False,
     ) -> Iterator[tuple[Batch, BatchHeader]]:
         """Like `read`, as batches that lie in the log, markers and all: each that reaches into a range, in order."""
-        for batches in self._read(RangeCore.next_batches, ranges, timeout, on_loss, was_written, False):
+        steps = self._read(RangeCore.next_batches, ranges, timeout, on_loss, was_written, False)
+        for batches in self._alone(steps):
             yield from batches
 
     def read_arrow(
@@ -176,7 +184,7 @@ class RangeReader:
         on_loss: OnLoss,
         was_written: bool,
         follow: bool,
-    ) -> Iterator[T]:
+    ) -> Generator[T, None, None]:
         wait_s = self._settings.api_timeout_s if timeout is None else timeout
         self.begin(self._resolve(ranges, timeout, follow), on_loss=on_loss, was_written=was_written)
         core, mine = self._use(), self._reads
@@ -207,6 +215,33 @@ class RangeReader:
         finally:
             if mine == self._reads:
                 core.subscriptions.assign_by_hand([])
+
+    def _alone(self, steps: Generator[T, None, None]) -> Iterator[T]:
+        """Go through a read, no step of which another thread disturbs: it would be given what that one reads."""
+        try:
+            while True:
+                is_first = self._enter()
+                try:
+                    found = next(steps, None)
+                finally:
+                    if is_first:
+                        self._user = None
+                if found is None:
+                    return
+                yield found
+        finally:
+            steps.close()
+
+    def _enter(self) -> bool:
+        """Whether this thread was not within this reader already; refuses all others meanwhile."""
+        me, user = get_ident(), self._user
+        if user is not None and user != me:
+            raise ConcurrentAccessError(
+                "this range reader is in use by another thread: it is for one at a time. Give each a RangeReader of "
+                "its own"
+            )
+        self._user = me
+        return user is None
 
     def _resolve(
         self, ranges: Ranges, timeout: float | None, follow: bool
@@ -278,6 +313,14 @@ class RangeReader:
 
         Of a batch that cannot be read, `RecordDeserializationError`: `begin` goes on behind it.
         """
+        is_first = self._enter()
+        try:
+            return self._poll(timeout, rows_max)
+        finally:
+            if is_first:
+                self._user = None
+
+    def _poll(self, timeout: float, rows_max: int) -> list[PartitionColumns]:
         core = self._use()
         now = self._clock.monotonic
         deadline = now() + max(0.0, timeout)
@@ -364,6 +407,10 @@ class RangeReader:
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         self.close()
+
+
+def _next_piece(rows_max: int, core: RangeCore) -> PartitionColumns | None:
+    return core.next_piece(rows_max)
 
 
 def without_group(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -12,7 +13,12 @@ from tests.client.consumer.fake_group import FakeGroupCluster, prefers_broker_2
 from tests.client.fake import VirtualClock
 from tests.records.legacy_messages import message, wrapper
 
-from headrace.client.consumer.errors import IllegalStateError, LogTruncationError, RecordDeserializationError
+from headrace.client.consumer.errors import (
+    ConcurrentAccessError,
+    IllegalStateError,
+    LogTruncationError,
+    RecordDeserializationError,
+)
 from headrace.client.consumer.records import ConsumerRecord, ConsumerRecords
 from headrace.client.ranges import Loss, LostOffsetsError, RangeReader, pass_loss
 from headrace.errors import ErrorCode, OffsetOutOfRangeError, RequestTimedOutError, UnsupportedForMessageFormatError
@@ -378,3 +384,32 @@ def test_a_read_that_was_replaced_says_so_and_leaves_the_new_one_alone() -> None
         third.close()  # type: ignore[attr-defined]  # as when it is dropped
         assert offsets_of(fourth) == list(range(10, 30))
         assert offsets_of(reader.read({T0: (0, 30)})) == list(range(30))
+
+
+@pytest.mark.parametrize("call", ["read", "poll"])
+def test_another_thread_in_the_middle_of_a_read_is_refused(call: str) -> None:
+    """It took the ranges away, or was given what the first one asked for: rows went missing without an error."""
+    cluster = FakeGroupCluster(VirtualClock(), 1, {"t": 2})
+    for partition in (0, 0, 1, 1):
+        cluster.write("t", partition, 10)
+    cut_off(cluster, 10)
+    refused: list[BaseException] = []
+
+    def use(reader: RangeReader) -> None:
+        try:
+            if call == "read":
+                next(reader.read({TopicPartition("t", 1): (0, 20)}))
+            else:
+                reader.poll(0.0)
+        except ConcurrentAccessError as error:
+            refused.append(error)
+
+    def disturb(_: Loss) -> None:
+        thread = Thread(target=use, args=(reader,))
+        thread.start()
+        thread.join()
+
+    with range_reader(cluster) as reader:
+        assert offsets_of(reader.read({T0: (0, 20)}, on_loss=disturb)) == list(range(10, 20))
+        assert len(refused) == 1
+        assert offsets_of(reader.read({TopicPartition("t", 1): (0, 20)})) == list(range(20))

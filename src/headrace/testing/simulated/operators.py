@@ -29,23 +29,9 @@ _OPERATOR: Final = "operator"
 _OPERATOR_S: Final = 10.0
 _LOOK_S: Final = 0.05
 _EXPIRES_S: Final = 20.0
-#: Calls of the disk that a broker makes while it serves, and when it starts.
-_CALLS: Final = (
-    "append",
-    "pwrite",
-    "read",
-    "sync",
-    "truncate",
-    "open",
-    "open_dir",
-    "sync_dir",
-    "rename",
-    "remove",
-    "rmtree",
-    "makedirs",
-    "listdir",
-)
-_SKIPPED_MAX: Final = 40
+#: So many calls of the disk at most go well before the one that fails; and of those that open something.
+_SKIPPED_MAX: Final = 150
+_OPENED_MAX: Final = 3
 #: What may fail for want of descriptors, which says nothing about the disk.
 _OPENING: Final = ("open", "open_dir", "listdir")
 _SHORTAGES: Final = (errno.EMFILE, errno.ENFILE)
@@ -122,13 +108,14 @@ async def disk_error_once(troubles: Troubles, trouble: Trouble) -> None:
     """
     rng = random.Random(f"which call {trouble.at_s} {trouble.level}")
     is_shortage = rng.random() < 0.5
-    call = rng.choice(_OPENING if is_shortage else _CALLS)
-    skipped = rng.randrange(_SKIPPED_MAX) if rng.random() < 0.5 else 0
+    call = rng.choice(_OPENING) if is_shortage else "*"
+    skipped = rng.randrange(_OPENED_MAX if is_shortage else _SKIPPED_MAX)
     broker = troubles.take(trouble) if is_shortage or troubles.may_end() else None
     if broker is None:
         return
     number = rng.choice(_SHORTAGES if is_shortage else _ERRORS)
-    with troubles.timeline.span(broker.name, f"disk fails once: {call}, {errno.errorcode[number]}"):
+    what = "any call" if call == "*" else call
+    with troubles.timeline.span(broker.name, f"disk fails once: {what} after {skipped}, {errno.errorcode[number]}"):
         fault = broker.host.disk.inject(DiskFault(call, number, under=DATA, skip=skipped))
         await asyncio.sleep(trouble.for_s)
         if fault.times == 0:

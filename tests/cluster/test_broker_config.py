@@ -16,6 +16,7 @@ from headrace.cluster.broker_config import (
     base_name,
     dynamic_problem,
     inert_keys,
+    is_secret,
     synonyms_of,
 )
 from headrace.cluster.group_config import GROUP_CONFIGS
@@ -157,6 +158,18 @@ def test_a_listener_may_have_values_of_its_own() -> None:
     assert config.listener_value("EXTERNAL", "ssl.client.auth") == "none"
     assert config.listener_value("INTERNAL", "sasl.jaas.config", "PLAIN") == Password("secret")
     assert base_name("listener.name.internal.plain.sasl.jaas.config") == "sasl.jaas.config"
+
+
+def test_settings_of_tokens_may_name_listener_and_mechanism() -> None:
+    prefix = "listener.name.internal.oauthbearer."
+    name = prefix + "sasl.oauthbearer.client.credentials.client.secret"
+    assert base_name(name) == "sasl.oauthbearer.client.credentials.client.secret"
+    assert is_secret(name)
+    config = BrokerConfig.parse({prefix + "sasl.oauthbearer.expected.audience": "one,two"})
+    audience = config.listener_value("INTERNAL", "sasl.oauthbearer.expected.audience", "OAUTHBEARER")
+    assert audience == ("one", "two")
+    with pytest.raises(ConfigError, match="skew"):
+        BrokerConfig.parse({prefix + "sasl.oauthbearer.clock.skew.seconds": "soon"})
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from urllib.parse import parse_qs
 
 import pytest
 
+from headrace import Producer
 from headrace.client.configs import COMMON_KEYS, read_config
 from headrace.config import ConfigDefinition, ConfigError
 from headrace.errors import ErrorCode, NetworkError, SaslAuthenticationFailedError, UnsupportedSaslMechanismError
@@ -349,8 +350,14 @@ def oauth_server() -> Any:
             server.asked.append((self.headers["Authorization"], parse_qs(body)))
             status, answer = server.script.pop(0)
             self.send_response(status)
+            if status == 302:
+                self.send_header("Location", answer)
             self.end_headers()
             self.wfile.write(json.dumps(answer).encode())
+
+        def do_GET(self) -> None:
+            server.asked.append((self.headers["Authorization"], {}))
+            self.send_error(404)
 
         def log_message(self, *_: Any) -> None:
             pass
@@ -390,9 +397,32 @@ def test_whatever_a_server_answers_ends_nothing_but_its_connection(
     def speaks_no_http(*_: Any, **__: Any) -> None:
         raise http.client.BadStatusLine("SSH-2.0")
 
-    monkeypatch.setattr("urllib.request.urlopen", speaks_no_http)
+    monkeypatch.setattr("urllib.request.OpenerDirector.open", speaks_no_http)
     with pytest.raises(NetworkError, match=r"gives no token now: SSH-2\.0"):
         TokenSource(credentials(oauth_server)).refresh()
+
+
+def test_the_secret_is_sent_to_nobody_whom_a_server_names(oauth_server: Any) -> None:
+    elsewhere = f"http://127.0.0.1:{oauth_server.server_address[1]}/elsewhere"
+    oauth_server.script = [(302, elsewhere)]
+    with pytest.raises(SaslAuthenticationFailedError, match="gives no token to client me: 302"):
+        credentials(oauth_server)()
+    assert len(oauth_server.asked) == 1
+
+
+@pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://127.0.0.1/token", "data:,{}", "/etc/passwd"])
+def test_tokens_come_from_no_other_kind_of_address(url: str) -> None:
+    oauth = {
+        "sasl.mechanism": "OAUTHBEARER",
+        "security.protocol": "SASL_PLAINTEXT",
+        "bootstrap.servers": "127.0.0.1:1",
+        "sasl.oauthbearer.token.endpoint.url": url,
+        "sasl.oauthbearer.client.credentials.client.id": "me",
+        "sasl.oauthbearer.client.credentials.client.secret": "hidden",
+    }
+    with pytest.raises(ConfigError, match="has to begin with https or http") as refused:
+        Producer(oauth)
+    assert "hidden" not in str(refused.value)
 
 
 def test_a_server_that_refuses_the_client_is_not_asked_again(oauth_server: Any) -> None:

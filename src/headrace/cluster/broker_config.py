@@ -69,6 +69,10 @@ _PER_MECHANISM: Final = (
     "connections.max.reauth.ms",
     "sasl.server.callback.handler.class",
 )
+#: Keys of the authorizer, which no listener or topic has; Kafka takes changes of them, which then have no effect.
+_AUTHORIZERS: Final = frozenset({"super.users", "allow.everyone.if.no.acl.found"})
+#: How the settings of tokens begin: by which keys they are checked, and where those are.
+_TOKENS: Final = ("sasl.oauthbearer.", "headrace.oauthbearer.")
 _LOGIN_MODULES: Final = frozenset(
     {
         "sasl.jaas.config",
@@ -91,6 +95,9 @@ def base_name(name: str) -> str:
     if match is None:
         return name
     inner = match.group(1)
+    of_tokens = inner.partition(".")[2]  # behind the mechanism
+    if of_tokens.startswith(_TOKENS):
+        return of_tokens
     return next((key for key in _PER_MECHANISM if inner.endswith("." + key)), inner)
 
 
@@ -133,10 +140,10 @@ def dynamic_problem(values: Mapping[str, str], *, per_broker: bool) -> str | Non
 
     Names that are not known are let through: Kafka keeps them, for plug-ins.
     """
-    fixed = sorted(name for name in values if name in BROKER_KEYS and not is_dynamic(name))
+    fixed = sorted(name for name in values if name in _AUTHORIZERS or (name in BROKER_KEYS and not is_dynamic(name)))
     if fixed:
         return f"Cannot update these configs dynamically: [{', '.join(fixed)}]"
-    modules = sorted(name for name in values if base_name(name) in _LOGIN_MODULES)
+    modules = sorted(name for name in values if _says_who_logs_in(base_name(name)))
     if modules:
         return f"These say how clients log in, and are read from the broker's own file only: [{', '.join(modules)}]"
     bare = sorted(name for name in values if name in _PER_LISTENER_ONLY)
@@ -161,6 +168,10 @@ def dynamic_problem(values: Mapping[str, str], *, per_broker: bool) -> str | Non
         else:
             problems += [problem for _, problem in _retention_problems({name: key.parse(value)})]
     return "; ".join(problems) or None
+
+
+def _says_who_logs_in(base: str) -> bool:
+    return base in _LOGIN_MODULES or base.startswith(_TOKENS)
 
 
 def _only_per_broker(name: str) -> bool:

@@ -43,3 +43,27 @@ def test_nor_can_it_be_set_from_afar(module: str) -> None:
             shown = admin.describe_configs([broker])[broker]
             assert shown[KEY].value is None
             assert shown[KEY].is_sensitive
+
+
+TOKENS = "listener.name.sasl_plaintext.oauthbearer.sasl.oauthbearer.jwks.endpoint.url"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (TOKENS, "file:///etc/passwd"),
+        ("sasl.oauthbearer.jwks.endpoint.url", "http://169.254.169.254/"),
+        ("listener.name.sasl_plaintext.oauthbearer.headrace.oauthbearer.allow.unsigned.tokens", "true"),
+        ("delegation.token.secret.key", "known"),
+        ("authorizer.class.name", ""),
+        ("super.users", "User:mallory"),
+        ("allow.everyone.if.no.acl.found", "true"),
+    ],
+)
+def test_who_may_come_in_and_who_decides_is_not_changed_from_afar(key: str, value: str) -> None:
+    """Nor is a broker sent to read a file or an address (CVE-2025-27817)."""
+    with testing.broker() as kafka, Admin(bootstrap_servers=kafka.address) as admin:
+        for name in (str(kafka.broker.node_id), ""):
+            change = {ConfigResource(ResourceType.BROKER, name): {key: value}}
+            with pytest.raises(HeadraceError, match=key):
+                admin.incremental_alter_configs(change).all()

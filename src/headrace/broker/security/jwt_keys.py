@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.config import ConfigError
+from headrace.net.sasl.oauthbearer import NoRedirect
 from headrace.net.sasl.serving import BadCredentialsError, Proof
 from headrace.words import visible
 
@@ -175,13 +176,6 @@ class SignedTokens:
             raise ConfigError({URL_KEY: f"no keys can be read at {self._shown}: {reason}"}) from None
 
 
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Keys come from where the configuration says, and from nowhere else."""
-
-    def redirect_request(self, *_: Any) -> None:
-        return None
-
-
 def _fetched(url: str) -> bytes:
     parts = urllib.parse.urlsplit(url)
     if parts.scheme == "file":
@@ -189,7 +183,7 @@ def _fetched(url: str) -> bytes:
             data = file.read(_ANSWER_BYTES_MAX + 1)
     else:
         request = urllib.request.Request(url, headers={"Accept": "application/json"})
-        with urllib.request.build_opener(_NoRedirect).open(request, timeout=_TIMEOUT_S) as answer:
+        with urllib.request.build_opener(NoRedirect).open(request, timeout=_TIMEOUT_S) as answer:
             data = answer.read(_ANSWER_BYTES_MAX + 1)
     if len(data) > _ANSWER_BYTES_MAX:
         raise ValueError(f"over {_ANSWER_BYTES_MAX} bytes")

@@ -118,13 +118,17 @@ SECURITY_KEYS: tuple[BrokerKey, ...] = (
     broker_key("sasl.login.callback.handler.class", CLASS, None),
     broker_key("sasl.login.class", CLASS, None),
     broker_key("sasl.login.connect.timeout.ms", INT, None, importance=LOW),
-    broker_key("sasl.login.read.timeout.ms", INT, None, importance=LOW),
+    broker_key(
+        "sasl.login.read.timeout.ms", INT, None, importance=LOW, doc="How long a server of tokens may take to answer."
+    ),
     broker_key("sasl.login.refresh.buffer.seconds", SHORT, 300, mode=PER_BROKER),
     broker_key("sasl.login.refresh.min.period.seconds", SHORT, 60, mode=PER_BROKER),
     broker_key("sasl.login.refresh.window.factor", DOUBLE, 0.8, mode=PER_BROKER),
     broker_key("sasl.login.refresh.window.jitter", DOUBLE, 0.05, mode=PER_BROKER),
     broker_key("sasl.login.retry.backoff.max.ms", LONG, 10_000, importance=LOW),
-    broker_key("sasl.login.retry.backoff.ms", LONG, 100, importance=LOW),
+    broker_key(
+        "sasl.login.retry.backoff.ms", LONG, 100, importance=LOW, doc="The first wait before it is asked again."
+    ),
     broker_key("sasl.mechanism.controller.protocol", STRING, "GSSAPI", importance=HIGH),
     broker_key(
         "sasl.mechanism.inter.broker.protocol",
@@ -146,8 +150,13 @@ SECURITY_KEYS: tuple[BrokerKey, ...] = (
     broker_key("sasl.oauthbearer.assertion.private.key.file", STRING, None),
     broker_key("sasl.oauthbearer.assertion.private.key.passphrase", PASSWORD, None),
     broker_key("sasl.oauthbearer.assertion.template.file", STRING, None),
-    broker_key("sasl.oauthbearer.client.credentials.client.id", STRING, None),
-    broker_key("sasl.oauthbearer.client.credentials.client.secret", PASSWORD, None),
+    broker_key(
+        "sasl.oauthbearer.client.credentials.client.id",
+        STRING,
+        None,
+        doc="As whom this broker gets its tokens for other brokers.",
+    ),
+    broker_key("sasl.oauthbearer.client.credentials.client.secret", PASSWORD, None, doc="The secret for that."),
     broker_key(
         "sasl.oauthbearer.clock.skew.seconds",
         INT,
@@ -199,7 +208,7 @@ SECURITY_KEYS: tuple[BrokerKey, ...] = (
         CLASS,
         "org.apache.kafka.common.security.oauthbearer.DefaultJwtValidator",
     ),
-    broker_key("sasl.oauthbearer.scope", STRING, None),
+    broker_key("sasl.oauthbearer.scope", STRING, None, doc="What this broker's own tokens are to allow."),
     broker_key(
         "sasl.oauthbearer.scope.claim.name",
         STRING,
@@ -210,7 +219,9 @@ SECURITY_KEYS: tuple[BrokerKey, ...] = (
     broker_key(
         "sasl.oauthbearer.sub.claim.name", STRING, "sub", importance=LOW, doc="Which claim of a token names its owner."
     ),
-    broker_key("sasl.oauthbearer.token.endpoint.url", STRING, None),
+    broker_key(
+        "sasl.oauthbearer.token.endpoint.url", STRING, None, doc="Where this broker gets its tokens for other brokers."
+    ),
     broker_key("sasl.server.callback.handler.class", CLASS, None),
     broker_key(
         "sasl.server.max.receive.size",

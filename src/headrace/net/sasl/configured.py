@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import urllib.parse
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -92,6 +93,13 @@ def _provider(values: Mapping[str, Any], options: Mapping[str, str]) -> oauthbea
                 "sasl.oauthbearer.token.endpoint.url": "OAUTHBEARER needs a function that gives tokens "
                 "(sasl.oauthbearer.token.callback), or an OAuth server: sasl.oauthbearer.token.endpoint.url, "
                 f"{_CLIENT}id and {_CLIENT}secret"
+            }
+        )
+    if urllib.parse.urlsplit(url).scheme not in ("https", "http"):
+        raise ConfigError(
+            {
+                "sasl.oauthbearer.token.endpoint.url": "sasl.oauthbearer.token.endpoint.url has to begin with https or "
+                "http; for tokens that are in a file give a function that reads it (sasl.oauthbearer.token.callback)"
             }
         )
     extensions = {

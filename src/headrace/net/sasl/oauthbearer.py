@@ -158,6 +158,13 @@ def _expiry_of(value: str) -> float | None:
         return None
 
 
+class NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Secrets go, and keys come, where the configuration says, and nowhere else."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
 @dataclass(frozen=True, slots=True)
 class ClientCredentials:
     """Fetches tokens from an OAuth server by a client's own id and secret (RFC 6749, 4.4)."""
@@ -201,7 +208,7 @@ class ClientCredentials:
             },
         )
         try:
-            with urllib.request.urlopen(request, timeout=self.timeout_s) as response:
+            with urllib.request.build_opener(NoRedirect).open(request, timeout=self.timeout_s) as response:
                 answer = json.loads(response.read(_ANSWER_BYTES_MAX))
         except urllib.error.HTTPError as error:
             error.close()

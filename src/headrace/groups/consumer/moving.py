@@ -143,6 +143,8 @@ class Moves:
         if target is not None:
             group.targets[member_id] = target
             step.put(group.target_record(member_id))
+        if group.waiting is not None:
+            group.waiting.renamed[old.member_id] = member_id
         step.put(group.current_record(member))
         step.note(f"member {member_id} takes the place of {old.member_id}, which has the same instance id")
         return member

@@ -33,6 +33,7 @@ class Waiting:
 
     epoch: int
     refuse: Any  # Callable[[Outcome, ErrorCode], None]
+    renamed: dict[str, str] = field(default_factory=dict)  # members that are back under other ids since it began
 
 
 @dataclass(slots=True, eq=False)

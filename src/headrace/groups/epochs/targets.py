@@ -96,7 +96,11 @@ class Targets(Generic[GroupT]):
             return  # it was given up meanwhile, and whoever waited was told
         group.waiting = None
         step = GroupStep(self._shards, out, group, at)
-        self._take(step, waiting.epoch, targets)
+        found = dict(targets)
+        for old_id, new_id in waiting.renamed.items():
+            if old_id in found:
+                found[new_id] = found.pop(old_id)
+        self._take(step, waiting.epoch, found)
         then(step)
         step.end()
 

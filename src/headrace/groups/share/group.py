@@ -20,6 +20,7 @@ Target = dict[bytes, tuple[int, ...]]
 @dataclass(slots=True, eq=False)
 class ShareMember(EpochMember):
     assigned: Target = field(default_factory=dict)
+    is_told_late: bool = False  # whether its last answer had to wait for a target
 
 
 @dataclass(slots=True)

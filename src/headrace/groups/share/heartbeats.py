@@ -31,6 +31,8 @@ class _Heartbeat:
     caller: Caller
     member: ShareMember
     is_full: bool  # whether the member tells everything, and is told everything
+    step: GroupStep[ShareGroup]  # in which it came
+    number: int  # of the member's
 
 
 class ShareHeartbeats:
@@ -67,9 +69,12 @@ class ShareHeartbeats:
             member = ShareMember(member_id)
             group.put_member(member)
             step.note(f"member {member_id} joins")
+        member.asked += 1
         is_other = self._update(step, caller, member, request)
         self._moves.bump_if(step, is_other)
-        beat = _Heartbeat(caller, member, joins or request.subscribed_topic_names is not None)
+        is_full = joins or request.subscribed_topic_names is not None or member.is_told_late
+        member.is_told_late = False
+        beat = _Heartbeat(caller, member, is_full, step, member.asked)
         self._moves.targets.refresh(
             step,
             number(self._moves.settings, group.group_id, "share.assignment.interval.ms"),
@@ -102,7 +107,13 @@ class ShareHeartbeats:
             message = f"Member {member.member_id} is not a member of group {group.group_id}."
             _refuse(beat.caller, step.out, ErrorCode.UNKNOWN_MEMBER_ID, message)
             return
+        if member.asked != beat.number:
+            message = "The member has asked again meanwhile."
+            _refuse(beat.caller, step.out, ErrorCode.COORDINATOR_NOT_AVAILABLE, message)
+            return
         before = member.assigned
+        # If it had to wait, it may have given up waiting: then it is told by the next answer, too.
+        member.is_told_late = step is not beat.step
         self._moves.reconcile(step, member)
         self._moves.begin_states(step)
         group.heard_from(step.out, member, step.at)

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import json
 import socket
 import ssl
 import struct
 import threading
+import time
 from collections.abc import Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import jwt
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
 from tests.broker.security.settings import MODULES, plain_jaas, with_logins
 from tests.broker.security.tls import with_tls
 from tests.waiting import eventually
@@ -251,6 +257,57 @@ def test_a_user_whose_name_is_that_of_nobody_is_no_broker(tmp_path: Path) -> Non
             admin.list_topics()
             found = kafka.call(lambda one: {c.is_brokers for c in one.acceptor.connections if c.rights is not None})
     assert found == {False}
+
+
+@contextlib.contextmanager
+def server_of_tokens(key: Any) -> Iterator[str]:
+    """Gives whoever knows the secret a signed token for the user "broker"."""
+    secret = "Basic " + base64.b64encode(b"broker:of-brokers").decode()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            now = int(time.time())
+            token = jwt.encode({"sub": "broker", "iat": now, "exp": now + 600}, key, "ES256", headers={"kid": "one"})
+            self.send_response(200 if self.headers["Authorization"] == secret else 401)
+            self.end_headers()
+            self.wfile.write(json.dumps({"access_token": token, "expires_in": 600}).encode())
+
+        def log_message(self, *_: Any) -> None:
+            """Nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/token"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_brokers_get_tokens_for_each_other(tmp_path: Path) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    known = json.loads(jwt.algorithms.ECAlgorithm.to_jwk(key.public_key())) | {"kid": "one"}
+    (tmp_path / "keys.json").write_text(json.dumps({"keys": [known]}))
+    with server_of_tokens(key) as url:
+        prefix = "listener.name.brokers."
+        of_tokens = {
+            prefix + "oauthbearer.sasl.oauthbearer.jwks.endpoint.url": (tmp_path / "keys.json").as_uri(),
+            prefix + "oauthbearer.sasl.oauthbearer.token.endpoint.url": url,
+            prefix + "oauthbearer.sasl.oauthbearer.client.credentials.client.id": "broker",
+            prefix + "oauthbearer.sasl.oauthbearer.client.credentials.client.secret": "of-brokers",
+            "super.users": "User:broker",
+        }
+        settings = secured(tmp_path, "OAUTHBEARER") | of_tokens
+        del settings[prefix + "oauthbearer.sasl.jaas.config"]
+        with running(tmp_path, settings) as brokers, Admin(bootstrap_servers=plain(brokers)) as admin:
+            admin.create_topics([NewTopic("t", 3, 3)]).all()
+            with Producer(bootstrap_servers=plain(brokers), acks="all") as producer:
+                for number in range(3):
+                    producer.send("t", b"%d" % number, partition=number).result(30)
+            brokers.await_whole()
 
 
 # --- tokens of a cluster ----------------------------------------------------------------------------------------------

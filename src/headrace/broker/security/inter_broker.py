@@ -96,8 +96,9 @@ class InterBroker:
 
     def _client_values(self, config: BrokerConfig) -> dict[str, Any]:
         name = self.setting.name
-        values: dict[str, Any] = {key: config.listener_value(name, key) for key in (*TLS_KEYS, *_OAUTH_KEYS)}
         mechanism = str(config.listener_value(name, MECHANISM_KEY)).upper()
+        values: dict[str, Any] = {key: config.listener_value(name, key) for key in TLS_KEYS}
+        values |= {key: config.listener_value(name, key, mechanism) for key in _OAUTH_KEYS}
         algorithm = config.listener_value(name, "ssl.endpoint.identification.algorithm")
         given = config.listener_value(name, "sasl.jaas.config", mechanism)
         return values | {

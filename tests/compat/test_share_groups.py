@@ -46,6 +46,21 @@ def test_members_of_confluent_kafka_share_what_there_is(broker: testing.Embedded
     assert sorted(got) == sorted(b"%d-%d" % (partition, number) for partition in range(2) for number in range(100))
 
 
+def test_the_first_poll_brings_the_records_of_one_partition_as_it_does_from_apache_kafka(
+    broker: testing.EmbeddedBroker,
+) -> None:
+    work = Work(broker.address, partitions=2)
+    for partition in range(2):
+        work.write(*(b"%d" % number for number in range(50)), partition=partition)
+    member = ShareConsumer({"bootstrap.servers": work.address, "group.id": work.group})
+    member.subscribe([work.topic])
+    first = eventually(lambda: member.poll(1.0))
+    second = eventually(lambda: member.poll(1.0))
+    member.close()
+    assert [len(first), len(second)] == [50, 50]
+    assert sorted(batch[0].partition() for batch in (first, second)) == [0, 1]
+
+
 @pytest.mark.java
 @pytest.mark.skipif(kafka_libs() is None, reason=why_no_kafka())
 def test_javas_share_consumer_reads_and_its_tool_tells_sets_and_deletes(broker: testing.EmbeddedBroker) -> None:

@@ -328,6 +328,23 @@ def test_what_comes_to_the_disk_when_the_next_epoch_has_begun_is_committed_in_it
     simulated(test)
 
 
+def test_nothing_is_acknowledged_by_who_led_alone_and_leads_no_more_when_it_is_on_the_disk() -> None:
+    """Its only replica is another broker's by then, which may never have had it."""
+
+    async def test(broker: Broker, partition: Partition, neighbours: Neighbours) -> None:
+        partition.reconfigure(replace(partition.log.config, flush_messages=1))
+        await becomes(lambda: not partition.writer.busy)
+        waiting = append(partition, b"one")
+        await asyncio.sleep(0)
+        assert partition.log.end_offset == 1
+        known = partition.leadership
+        partition.lead(Leadership(SECOND, known.leader_epoch + 1, [SECOND], [SECOND], known.partition_epoch + 1))
+        with pytest.raises(NotLeaderOrFollowerError):
+            await waiting
+
+    simulated(test)
+
+
 @pytest.mark.parametrize("known", [False, True])
 def test_a_leader_whose_log_is_out_of_service_takes_nobody_out_of_the_in_sync_replicas(known: bool) -> None:
     """They cannot fetch because of it: were it the only one left, nobody could lead in its place."""

@@ -80,9 +80,8 @@ class LateAppend:
     def _now_in_log(self, outcomes: list[Outcome]) -> _Written:
         partition = self._partition
         state = partition.state
-        if (state is None and len(partition.leadership.replicas) > 1) or (
-            state is not None and state.term.leader_epoch != self._epoch
-        ):
+        has_yet_to_begin = state is None and len(partition.leadership.replicas) > 1
+        if has_yet_to_begin or not partition.leads_in(self._epoch):
             partition.note_durable()
             if self._acks == -1:
                 raise NotLeaderOrFollowerError(f"{partition.key}: the leader epoch ended before this was committed")

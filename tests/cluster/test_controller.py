@@ -257,15 +257,17 @@ def test_what_a_broker_led_is_led_by_others_before_the_rest_where_it_is_much() -
     partitions = cluster.image.topics["many"].partitions
     led = [index for index, partition in enumerate(partitions) if partition.leader == 1]
     assert len(led) > LED_FIRST_FROM
-    cluster.decide(cluster.controller.fence_broker(cluster.image, 1))
+    assert cluster.decide(cluster.controller.fence_broker(cluster.image, 1)) is False, "something is left"
     assert not cluster.image.brokers[1].fenced
     for index, partition in enumerate(partitions):
         assert partition.leader in (2, 3)
         assert (1 in partition.isr) is (index not in led)
-    cluster.decide(cluster.controller.fence_broker(cluster.image, 1))
+    assert cluster.decide(cluster.controller.fence_broker(cluster.image, 1)) is True
     assert cluster.image.brokers[1].fenced
     assert all(1 not in partition.isr and partition.leader in (2, 3) for partition in partitions)
-    assert not cluster.controller.fence_broker(cluster.image, 1).records
+    again = cluster.controller.fence_broker(cluster.image, 1)
+    assert again.response is True
+    assert not again.records
 
 
 def test_a_fenced_leader_is_replaced_from_the_in_sync_replicas_and_gets_back_by_preferred_election() -> None:

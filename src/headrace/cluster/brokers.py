@@ -147,23 +147,23 @@ def _restarted(
     return change_to()
 
 
-def fence(image: Image, node_id: int, rules_of: RulesOf = plain_rules) -> Decision[None]:
+def fence(image: Image, node_id: int, rules_of: RulesOf = plain_rules) -> Decision[bool]:
     """A broker was not heard of for too long: it leads nothing and is in sync nowhere until it is back.
 
-    Where it leads many partitions, this only lets others lead those: nobody can write to them meanwhile. Whoever calls
-    it calls it again for the rest.
+    The answer is whether that is all. Where it leads many partitions, others are let lead those first, as nobody can
+    write to them meanwhile, and the rest is to be asked for again.
     """
     broker = _registered(image, node_id)
     if broker.fenced:
-        return Decision(None)
+        return Decision(True)
     led = [one for one in _partitions(image) if one[2].leader == node_id]
     if len(led) > LED_FIRST_FROM:
         elected = _without(image, node_id, rules_of, led)
         if elected:
-            return Decision(None, elected)
+            return Decision(False, elected)
     records = _without(image, node_id, rules_of, _partitions(image))
     records.append(BrokerRegistrationChangeRecord(broker_id=node_id, broker_epoch=broker.epoch, fenced=Fencing.FENCE))
-    return Decision(None, records)
+    return Decision(True, records)
 
 
 def unfence(image: Image, node_id: int, rules_of: RulesOf = plain_rules) -> Decision[None]:

@@ -193,7 +193,7 @@ class Controller:
         rules = self._rules(image)
         return brokers.register(image, broker, fenced=fenced, session_alive=session_alive, rules_of=rules)
 
-    def fence_broker(self, image: Image, node_id: int) -> Decision[None]:
+    def fence_broker(self, image: Image, node_id: int) -> Decision[bool]:
         return brokers.fence(image, node_id, self._rules(image))
 
     def assign_replicas_to_dirs(

@@ -100,14 +100,13 @@ class AbsentBrokers:
         log.warning("broker %d is gone: it is fenced, and others lead what it led", node_id)
         fence = functools.partial(_fence, self._controller, node_id)
         try:
-            await self._metadata.change(fence, followed=False)
-            # What it led has other leaders now, or everything is done already.
-            await self._metadata.change(fence, followed=False)
+            while not await self._metadata.change(fence, followed=False):
+                log.info("broker %d: what it led has other leaders now", node_id)
         except (RequestTimedOutError, BrokerIdNotRegisteredError):
             await asyncio.sleep(_RETRY_S)  # then it is tried again
         except KafkaStorageError:
             await asyncio.sleep(_REFUSED_RETRY_S)  # the store does not take it, as was said
 
 
-def _fence(controller: Controller, node_id: int, image: Image) -> Decision[None]:
+def _fence(controller: Controller, node_id: int, image: Image) -> Decision[bool]:
     return controller.fence_broker(image, node_id)

@@ -11,14 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from headrace.cluster.broker_keys.groups import GROUPS_KEYS
-from headrace.cluster.broker_keys.log import LOG_KEYS
-from headrace.cluster.broker_keys.remote import REMOTE_KEYS
-from headrace.cluster.broker_keys.replication import REPLICATION_KEYS
+from headrace.cluster.broker_keys.row import AREAS, load
 from headrace.cluster.broker_keys.row import BrokerKey as BrokerKey
 from headrace.cluster.broker_keys.row import UpdateMode as UpdateMode
-from headrace.cluster.broker_keys.security import SECURITY_KEYS
-from headrace.cluster.broker_keys.server import SERVER_KEYS
 from headrace.config import (
     ConfigDefinition,
     ConfigError,
@@ -30,11 +25,7 @@ from headrace.config import (
 )
 
 BROKER_KEYS: Final[dict[str, BrokerKey]] = {
-    row.name: row
-    for row in sorted(
-        (*SERVER_KEYS, *LOG_KEYS, *REPLICATION_KEYS, *GROUPS_KEYS, *SECURITY_KEYS, *REMOTE_KEYS),
-        key=lambda row: row.name,
-    )
+    row.name: row for row in sorted((row for area in AREAS for row in load(area)), key=lambda row: row.name)
 }
 """Every key with what is said about it, by name."""
 

@@ -1,1 +1,1 @@
-"""The tables of all broker configuration keys of Kafka 4.3, one module per area; `broker_config` puts them together."""
+"""The tables of all broker configuration keys of Kafka 4.3; `broker_config` puts them together."""

@@ -11,11 +11,13 @@ from types import SimpleNamespace
 from typing import Any
 
 from headrace.broker.coordinators.group_service import GroupService
+from headrace.broker.coordinators.surroundings import CoordinatorSurroundings
 from headrace.broker.coordinators.transaction_service import TransactionService
 from headrace.broker.coordinators.write_order import batch_bytes_max
 from headrace.broker.handlers.txn_offset_commit import txn_offset_commit
 from headrace.broker.partitions.leaders import Leaders
 from headrace.broker.partitions.purgatory import Watchers
+from headrace.broker.peers import Peers
 from headrace.broker.requests.dispatch import Pending
 from headrace.cluster.broker_config import BrokerConfig
 from headrace.cluster.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
@@ -265,7 +267,6 @@ class Machine:
     node_id = 1
     started_with = BrokerConfig.parse({})
     out_of_touch: str | None = None
-    security = SimpleNamespace(inter_broker=SimpleNamespace(security=None))
 
     def __init__(
         self,
@@ -290,16 +291,28 @@ class Machine:
         self.leaders = Leaders(self, self.replicas, None)  # type: ignore[arg-type]  # as much as coordinators need
         self.producer_ids = FakeIds()
         group_config = GroupConfig(offsets_topic_partitions=group_partitions)
+        # As much of a broker as coordinators need.
+        self.around = CoordinatorSurroundings(
+            self.runtime,  # type: ignore[arg-type]
+            self,  # type: ignore[arg-type]
+            self.replicas,  # type: ignore[arg-type]
+            self.leaders,
+            self,  # type: ignore[arg-type]
+            lambda: self.out_of_touch,
+            self.make_peers,
+        )
         self.groups = GroupService(
-            self,  # type: ignore[arg-type]  # as much of a broker as coordinators need
+            self.around,
             GroupCoordinator(group_config, random.Random(seed), self),
         )
         config = TransactionConfig(
             state_topic_partitions=1, offsets_topic_partitions=group_partitions, retry_backoff_ms=1
         )
         self.transactions = TransactionService(
-            self,  # type: ignore[arg-type]  # as above
+            self.around,
             TransactionCoordinator(config, self.producer_ids.take, self, version, self.state_batch_bytes_max),
+            self.producer_ids,  # type: ignore[arg-type]
+            self.groups,
         )
 
     def service(self, topic: str) -> GroupService | TransactionService:
@@ -317,6 +330,15 @@ class Machine:
 
     # --- what a broker is asked for
 
+    def make_peers(self, what: str, timeout_ms: int) -> Peers:
+        return Peers(
+            self.runtime,  # type: ignore[arg-type]
+            lambda node_id: None,
+            client_id=what,
+            request_timeout_ms=timeout_ms,
+            security=None,  # type: ignore[arg-type]
+        )
+
     def is_this(self, node_id: int) -> bool:
         return node_id == self.node_id
 
@@ -331,7 +353,7 @@ class Machine:
         return SimpleNamespace(leader=self.node_id, replicas=(self.node_id,)) if known else None
 
     def state_batch_bytes_max(self, index: int) -> int:
-        return batch_bytes_max(self, TRANSACTION_STATE, index)  # type: ignore[arg-type]  # as above
+        return batch_bytes_max(self.around, TRANSACTION_STATE, index)
 
     def topic_name(self, topic_id: bytes) -> str | None:
         return TOPIC if topic_id == bytes(15) + b"\x09" else None

@@ -123,7 +123,7 @@ class Stress:
 
         def look(inside: Broker) -> tuple[int, int, bytes | None]:
             log = inside.partition(name, index).log
-            return log.start_offset, log.high_watermark, inside.topic_id(name)
+            return log.start_offset, log.high_watermark, inside.cluster.topic_id(name)
 
         start, high_watermark, topic_id = self.kafka.call(look)
         offset = rng.choice((high_watermark, rng.randint(start, high_watermark), max(start, high_watermark - 3)))

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from headrace.broker.requests.access import ANONYMOUS, Access
-from headrace.broker.requests.dispatch import BROKER_CLIENT_ID, RequestContext
+from headrace.broker.requests.access import ANONYMOUS, BROKER_CLIENT_ID, Access
+from headrace.broker.requests.dispatch import RequestContext
 from headrace.broker.requests.rights import Operation, Resource
 from headrace.errors import ErrorCode
 from headrace.protocol import codec

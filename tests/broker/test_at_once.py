@@ -57,7 +57,7 @@ def taken_the_long_way(monkeypatch: pytest.MonkeyPatch) -> list[ApiKey]:
 
 
 def topic_id(world: World) -> bytes:
-    found = world.broker.topic_id("t")
+    found = world.broker.cluster.topic_id("t")
     assert found is not None
     return found
 

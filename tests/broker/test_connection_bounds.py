@@ -462,7 +462,7 @@ def test_a_topic_is_made_whole_when_its_client_is_gone(tmp_path: Path) -> None:
         offsets = kafka.call(lambda inside: (inside.image.offset, inside.metadata._store._log.end_offset))
         assert offsets[0] == offsets[1], "the image is that of all that is stored"
         for name in kafka.call(lambda inside: list(inside.image.topics)):
-            count = kafka.broker.partition_count(name)
+            count = kafka.broker.cluster.partition_count(name)
             assert count is not None
             assert all((name, index) in kafka.broker.replicas.partitions for index in range(count))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.broker.server.listeners import parse_listeners
+from headrace.broker.listeners import parse_listeners
 from headrace.cluster.broker_config import BrokerConfig
 from headrace.config import ConfigError
 

@@ -16,7 +16,6 @@ from tests.waiting import becomes
 from headrace.broker.broker import Broker
 from headrace.broker.partitions.maintenance import Maintenance
 from headrace.broker.replication.copying import StaleAnswerError
-from headrace.broker.replication.manager import ReplicationManager
 from headrace.errors import KafkaStorageError
 from headrace.log import Appended, Log, checkpoints
 from headrace.log.directory import OFFSETS
@@ -175,7 +174,7 @@ def test_a_log_is_not_cut_where_that_cannot_be_written_down() -> None:
         broker.directories.checkpoint()
         disk.inject(DiskFault("open", errno.EMFILE, under=f"/data/{checkpoints.RECOVERY_POINT}.tmp"))
         with pytest.raises(KafkaStorageError):
-            async with ReplicationManager(broker).cutting(partition, 0):
+            async with broker.replication.cutting(partition, 0):
                 raise AssertionError("it would be cut now")
         assert not partition.is_offline
 
@@ -193,7 +192,7 @@ def test_what_was_written_down_for_a_cut_that_is_not_made_is_taken_back() -> Non
         await partition.turns.change_log(Log.delete_records, 1)
         await asyncio.sleep(15)
         with pytest.raises(StaleAnswerError):
-            async with ReplicationManager(broker).cutting(partition, 0):
+            async with broker.replication.cutting(partition, 0):
                 raise StaleAnswerError
         await asyncio.sleep(15)
         written = [checkpoints.read_offsets(broker.runtime.disk, f"/data/{name}") for name in OFFSETS]

@@ -84,17 +84,16 @@ class World:
         self.is_current = True
         self.told: list[tuple[int, dict[TopicPartition, ErrorCode]]] = []
         self.tasks: list[asyncio.Task[None]] = []
-        image = SimpleNamespace(partition=self.state)
-        broker: Any = SimpleNamespace(image=image)
+        image: Any = SimpleNamespace(partition=self.state)
         peers: Any = self.peers
         self.markers = MarkerQueues(
-            broker,
+            image,
             peers,
             is_current=lambda request: self.is_current,
             tell=lambda request, errors: self.told.append((request.producer_id, errors)),
             keep=self.keep,
         )
-        self.questions = VerificationQueues(broker, peers, self.keep)
+        self.questions = VerificationQueues(image, peers, self.keep)
 
     def keep(self, work: Coroutine[object, object, None]) -> None:
         self.tasks.append(asyncio.get_running_loop().create_task(work))

@@ -169,10 +169,10 @@ def test_nothing_is_taken_from_a_controller_of_another_epoch(
         broker = cluster.running(cluster.other_than(cluster.controller_id()))
         leader = LeaderIdAndEpoch(leader_id=2, leader_epoch=answer_epoch)
         membership = _Membership(5, PartitionData(records=b"", current_leader=leader))
-        fetcher = MetadataFetcher(broker, membership)  # type: ignore[arg-type]  # a fake
+        fetcher = MetadataFetcher(broker.cluster, broker.metadata, membership)  # type: ignore[arg-type]  # a fake
         with pytest.raises(error):
             await fetcher.fetch(7, known_epoch)
-        silent = MetadataFetcher(broker, _Membership(5, None))  # type: ignore[arg-type]  # a fake
+        silent = MetadataFetcher(broker.cluster, broker.metadata, _Membership(5, None))  # type: ignore[arg-type]  # a fake
         with pytest.raises(NotControllerError):
             await silent.fetch(7, 5)
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from headrace.broker.requests.dispatch import Handler, load_handlers
+from headrace.broker.requests.dispatch import load_handlers
+from headrace.broker.requests.handler import Handler
 from headrace.broker.requests.rights import CLUSTER_NAME, AnyOf, Operation, Requirement, Resource, Right, at
 from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource

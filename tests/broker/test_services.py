@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from headrace.broker.requests.dispatch import AT_ONCE_OWN, HANDLER_OWN, RequestContext, load_handlers
+from headrace.broker.requests.dispatch import RequestContext, load_handlers
+from headrace.broker.requests.handler import AT_ONCE_OWN, HANDLER_OWN
 from headrace.broker.requests.services import UnknownServiceError, bound
 from headrace.protocol.api import api
 from headrace.testing.embedded import broker

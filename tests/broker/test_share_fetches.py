@@ -42,7 +42,7 @@ class World:
     @property
     def topic_id(self) -> bytes:
         assert self.broker.broker is not None
-        found = self.broker.broker.topic_id("t")
+        found = self.broker.broker.cluster.topic_id("t")
         assert found is not None
         return found
 
@@ -167,7 +167,7 @@ def test_records_that_come_wake_one_member_for_each() -> None:
 def test_records_go_on_over_lost_leaders_and_lost_coordinators() -> None:
     async def main(cluster: SeveralBrokers) -> None:
         assert await create(cluster, 1, "t", partitions=1, replicas=3) == ErrorCode.NONE
-        topic_id = cluster.alive[0].topic_id("t")
+        topic_id = cluster.alive[0].cluster.topic_id("t")
         assert topic_id is not None
 
         def leader_of(topic: str, *without: int) -> int:
@@ -231,7 +231,7 @@ def test_the_topic_of_states_stays_short() -> None:
         client = Client(simulation, "client")
         await client.insist(raw.create_topics_request({"t": 1}), raw.CREATE_TOPICS_VERSION)
         assert broker.broker is not None
-        topic_id = broker.broker.topic_id("t")
+        topic_id = broker.broker.cluster.topic_id("t")
         assert topic_id is not None
         await begin(client, "idle", topic_id)
         await begin(client, "g", topic_id)

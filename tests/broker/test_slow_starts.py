@@ -169,11 +169,11 @@ def test_a_broker_that_takes_long_to_open_its_logs_is_not_the_controller_meanwhi
     open_logs = startup.open_logs
     is_opening, may_open = asyncio.Event(), asyncio.Event()
 
-    async def open_slowly(broker: Broker) -> dict[TopicPartition, Log]:
-        if broker.node_id == slow:
+    async def open_slowly(data: startup.StartData) -> dict[TopicPartition, Log]:
+        if data.cluster.node_id == slow:
             is_opening.set()
             await may_open.wait()
-        return await open_logs(broker)
+        return await open_logs(data)
 
     async def main(simulation: Simulation) -> None:
         cluster = SeveralBrokers(simulation)

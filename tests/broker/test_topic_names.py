@@ -433,7 +433,9 @@ def test_topics_deleted_and_made_anew_in_one_decision_are_never_served_from_thei
         def looking(change: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
             # The disk is about to be busy, and clients may know of the new topics from another broker.
             served.extend(
-                name for (name, _), one in replicas.partitions.items() if one.log.topic_id != broker.topic_id(name)
+                name
+                for (name, _), one in replicas.partitions.items()
+                if one.log.topic_id != broker.cluster.topic_id(name)
             )
             return change_directories(change, *args)
 

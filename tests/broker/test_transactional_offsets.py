@@ -205,7 +205,7 @@ def test_tombstones_fit_also_when_the_topic_compresses(tmp_path: Path, failures:
             request = OffsetCommitRequest(group_id="g", generation_id_or_member_epoch=-1, member_id="", topics=topics)
             found = await answer(groups.call(groups.coordinator.offset_commit, context(8), request))
             assert {one.error_code for topic in found.topics for one in topic.partitions} == {0}, bytes_max
-            groups.topics_deleted({name: inside.topic_id(name) or b"" for name in names})
+            groups.topics_deleted({name: inside.cluster.topic_id(name) or b"" for name in names})
             await turns()
             assert not any(group.offsets.committed for group in groups.coordinator._shards.groups.values())
         return bytes_max

@@ -219,4 +219,4 @@ def test_a_topic_is_created_when_it_is_first_written_to(kafka: EmbeddedBroker, t
     messages = sample(3, start_ms=int(time.time() * 1000), null_headers=False)
     writer.produce(kafka.address, topic, messages)
     assert PYTHON_CLIENTS[0].consume(kafka.address, topic, 3) == messages
-    assert kafka.call(lambda broker: broker.partition_count(topic)) == 3  # num.partitions
+    assert kafka.call(lambda broker: broker.cluster.partition_count(topic)) == 3  # num.partitions

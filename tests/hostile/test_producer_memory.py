@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ from tests.broker import raw
 from tests.broker.raw import RawClient
 from tests.waiting import eventually
 
+from headrace.broker.memory import MemoryBudget
 from headrace.broker.partitions import maintenance
 from headrace.broker.partitions.producer_memory import PRODUCER_BYTES, ProducerMemory, largest_share
 from headrace.errors import KafkaStorageError
@@ -93,7 +95,10 @@ def test_a_log_that_cannot_be_changed_keeps_no_others_from_forgetting() -> None:
 
 def test_a_broker_remembers_no_more_producers_than_it_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(maintenance, "SWEEP_INTERVAL_S", 0.05)
-    monkeypatch.setattr(maintenance.startup, "producer_bytes_max", lambda config: 40 * PRODUCER_BYTES)
+    shared_out = MemoryBudget.of
+    monkeypatch.setattr(
+        MemoryBudget, "of", staticmethod(lambda config: replace(shared_out(config), producers=40 * PRODUCER_BYTES))
+    )
     with broker(None, {}) as kafka, RawClient(kafka.port) as client:
         client.request(raw.create_topics_request({"t": 1}), raw.CREATE_TOPICS_VERSION)
 

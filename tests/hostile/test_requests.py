@@ -116,7 +116,7 @@ def test_a_request_may_name_as_much_as_there_is(kafka: EmbeddedBroker, monkeypat
         topics = [MetadataRequestTopic(name=f"no-{number}") for number in range(count)]
         return MetadataRequest(topics=topics, allow_auto_topic_creation=False)
 
-    kafka.call(lambda inside: setattr(inside.pipeline, "_elements", element_bound.ElementBound(inside)))
+    kafka.call(lambda inside: setattr(inside.pipeline, "_elements", element_bound.ElementBound(inside.image)))
     with RawClient(kafka.port) as client:
         assert len(client.request(asked(allowed), METADATA_VERSION).topics) == allowed
         client.send(asked(allowed + 1), METADATA_VERSION)

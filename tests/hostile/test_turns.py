@@ -15,8 +15,8 @@ from tests.waiting import becomes
 
 from headrace.broker.broker import Broker
 from headrace.broker.partitions.checks import LONG_FROM_RECORDS, Checks
-from headrace.broker.requests import costly_requests
-from headrace.broker.requests.costly_requests import CostlyRequests
+from headrace.broker.server import costly_requests
+from headrace.broker.server.costly_requests import CostlyRequests
 from headrace.broker.server.time_used import TimeUsed
 from headrace.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from headrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic

@@ -12,12 +12,15 @@ from headrace.broker import startup
 from headrace.broker.audit.log import AuditLog
 from headrace.broker.authorization.installing import check_rights
 from headrace.broker.coordinators.group_service import GroupService
-from headrace.broker.coordinators.group_settings import BrokerGroupSettings
+from headrace.broker.coordinators.group_settings import BrokerGroupSettings, values_with_partitions
 from headrace.broker.coordinators.producer_ids import ProducerIds
 from headrace.broker.coordinators.share_state_service import ShareStateService
 from headrace.broker.coordinators.streams_topics import StreamsTopics
+from headrace.broker.coordinators.surroundings import CoordinatorSurroundings
 from headrace.broker.coordinators.transaction_service import TransactionService
 from headrace.broker.coordinators.write_order import batch_bytes_max
+from headrace.broker.listeners import ListenerSetting, parse_listeners
+from headrace.broker.memory import MemoryBudget
 from headrace.broker.metadata.controller_requests import ControllerRequests
 from headrace.broker.metadata.directory_reports import DirectoryReports
 from headrace.broker.metadata.fetches import MetadataFetches
@@ -27,26 +30,27 @@ from headrace.broker.metadata.quorum import Observers, Quorum
 from headrace.broker.metadata.service import MetadataService
 from headrace.broker.metadata.store_patience import StorePatience
 from headrace.broker.metrics import serving as metrics
+from headrace.broker.metrics.readings import Readable
 from headrace.broker.partitions.checks import Checks
-from headrace.broker.partitions.fetch_sessions import FetchSessions
+from headrace.broker.partitions.fetch_sessions import SESSION_PARTITION_BYTES, FetchSessions
 from headrace.broker.partitions.leaders import Leaders
-from headrace.broker.partitions.maintenance import Maintenance
+from headrace.broker.partitions.maintenance import Maintenance, OtherDuties
 from headrace.broker.partitions.partition import Partition
 from headrace.broker.partitions.produce_at_once import TurnAppends
 from headrace.broker.partitions.replicas import Replicas
+from headrace.broker.peers import peers_maker
 from headrace.broker.quotas.changes import ChangesCheck
 from headrace.broker.quotas.enforcement import ClientQuotas
 from headrace.broker.replication.coming import ComingFollowers
 from headrace.broker.replication.manager import ReplicationManager
 from headrace.broker.replication.throttles import Throttles
 from headrace.broker.requests.pipeline import RequestPipeline
+from headrace.broker.requests.request_metrics import Times
 from headrace.broker.requests.services import Services
 from headrace.broker.security.setup import BrokerSecurity
 from headrace.broker.security.tokens import DelegationTokens
 from headrace.broker.server.acceptor import Acceptor, ConnectionLimits
 from headrace.broker.server.descriptors import share_out
-from headrace.broker.server.frame_memory import FrameLimits
-from headrace.broker.server.listeners import ListenerSetting, parse_listeners
 from headrace.broker.share_groups.offsets import ShareOffsets
 from headrace.broker.share_groups.rooms import ShareRooms
 from headrace.broker.share_groups.service import ShareGroupService
@@ -64,8 +68,8 @@ from headrace.cluster.features import TRANSACTION_VERSION
 from headrace.cluster.image import Image
 from headrace.cluster.store import Store
 from headrace.cluster.store.local import LocalStore
-from headrace.cluster.topic_names import CONSUMER_OFFSETS, SHARE_GROUP_STATE, TRANSACTION_STATE
-from headrace.config import ConfigValue, RawValue
+from headrace.cluster.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
+from headrace.config import RawValue
 from headrace.errors import HeadraceError
 from headrace.groups import GroupConfig, GroupCoordinator
 from headrace.log import Log, LogConfig, LogDirectories
@@ -77,17 +81,10 @@ from headrace.transactions import TransactionConfig, TransactionCoordinator
 
 log = logging.getLogger("headrace.broker")
 
-R = TypeVar("R")
 T = TypeVar("T")
 
 SHUTDOWN_GRACE_S = 5.0
-CLIENT_METRICS_BYTES_MAX = 64 << 20  # of what clients push of their metrics, all together
 WAITING_LOGS_RETRY_S = 2.0
-_PARTITION_COUNT_KEYS = {
-    CONSUMER_OFFSETS: "offsets.topic.num.partitions",
-    SHARE_GROUP_STATE: "share.coordinator.state.topic.num.partitions",
-    TRANSACTION_STATE: "transaction.state.log.num.partitions",
-}
 
 
 class Broker:
@@ -113,31 +110,20 @@ class Broker:
         self.addresses: list[tuple[str, int]] = []
         #: Where Prometheus reads the metrics, if they are served.
         self.metrics_address: str | None = None
-        self.pipeline = RequestPipeline(self)
-        limits = ConnectionLimits(
-            connections_max=config.get_int("max.connections"),
-            connections_per_address_max=config.get_int("max.connections.per.ip"),
-            connections_per_address_overrides=startup.address_overrides(config),
-            frame_bytes_max=config.get_int("socket.request.max.bytes"),
-            frames=FrameLimits(held_bytes_max=startup.held_bytes_max(config)),
-            answers_bytes_max=startup.answers_bytes_max(config),
-            idle_s=config.get_int("connections.max.idle.ms") / 1000,
-        )
-        self.acceptor = Acceptor(self, limits, share_out(runtime.descriptors))
+        self._image = Image()
+        memory = self.memory = MemoryBudget.of(config)
+        self.pipeline = RequestPipeline(runtime.clock.monotonic, self._image, memory.kept_answers)
+        limits = ConnectionLimits.of(config, memory)
+        self.acceptor = Acceptor(runtime, self.pipeline, limits, share_out(runtime.descriptors))
         self.security = BrokerSecurity(runtime, config, self.listener_settings, lambda: self.image)
         self.acceptor.security = self.security.listeners
-        access = self.pipeline.access
-        access.authenticated_listeners = self.security.authenticated
-        access.broker_listeners = frozenset({self.security.inter_broker.setting.name})
-        access.has_strangers = len(self.listener_settings) > 1 or self.listener_settings[0].protocol != "PLAINTEXT"
-        access.tells_brokers = self.security.tells_clients
-        access.broker_principals = self.security.inter_broker.principals
+        self.security.tell(self.pipeline.access)
         #: Where batches are looked into, which may take long: beside the disk threads, which others wait for.
         self.checks = Checks(runtime.workers, self.acceptor.used, runtime.clock.monotonic)
         self.fetch_sessions = FetchSessions(
             config.get_int("max.incremental.fetch.session.cache.slots"),
             runtime.rng,
-            partitions_max=startup.session_partitions_max(config),
+            partitions_max=memory.sessions // SESSION_PARTITION_BYTES,
         )
         # Set by start(), in this order.
         self.directories: LogDirectories
@@ -163,12 +149,12 @@ class Broker:
         self.incarnation = runtime.uuid()
         #: As the controller: how far the others follow.
         self.observers = Observers()
-        self.identity = Identity(self)
+        self.identity = Identity(self.was_replaced)
         self._started = False
         self._has_coordinators = False
         self.is_start_given_up = asyncio.Event()
         self._waiting: asyncio.Task[None] | None = None
-        self._directory_reports = DirectoryReports(self)
+        self._directory_reports: DirectoryReports
 
     @classmethod
     def from_settings(
@@ -224,10 +210,6 @@ class Broker:
             return "neither the store nor the controller has answered this broker for a while"
         return None
 
-    def is_this(self, node_id: int) -> bool:
-        """Whether the broker that the metadata names so is this one, and not another life of its number."""
-        return node_id == self.node_id and self.identity.holds_number
-
     def log_config(self, topic: str) -> LogConfig:
         """The configuration in effect for the logs of a topic."""
         return self.cluster.log_config(topic)
@@ -235,15 +217,6 @@ class Broker:
     def partition(self, topic: str, index: int) -> Partition:
         """The partition, or the error that a client gets for one that is not here."""
         return self.replicas.get(topic, index)
-
-    def topic_name(self, topic_id: bytes) -> str | None:
-        return self.cluster.topic_name(topic_id)
-
-    def topic_id(self, name: str) -> bytes | None:
-        return self.cluster.topic_id(name)
-
-    def partition_count(self, name: str) -> int | None:
-        return self.cluster.partition_count(name)
 
     # --- life
 
@@ -270,7 +243,8 @@ class Broker:
         self._started = True
         self.controller = Controller(self.node_id, config, self.runtime.rng, self.runtime.uuid)
         self.controller.own_users = lambda image: self.security.inter_broker.own_users(image, self.runtime)
-        self.cluster = ClusterView(self.node_id, self.cluster_id, self.incarnation, self.controller)
+        self.cluster = ClusterView(self.node_id, self.cluster_id, self.incarnation, self.controller, self._image)
+        self.identity.begin(self.cluster)
         files = self.directories.caches.files
         files.resize(self.acceptor.shares.files_beside(0))
         self.acceptor.on_files_max = files.resize
@@ -287,11 +261,18 @@ class Broker:
             self.metadata = MetadataService(
                 self.runtime, store, self.controller, self.replicas, self.cluster.image, is_shared=not is_alone
             )
-            self.replication = ReplicationManager(self)
+            self._directory_reports = DirectoryReports(self.cluster, self.metadata, self.replicas, is_alone=is_alone)
+            self.replication = ReplicationManager(
+                self.runtime,
+                self.cluster,
+                self.replicas,
+                functools.partial(self.metadata.decide, self.controller.alter_partition),
+                self.security.inter_broker,
+            )
             self.replicas.surroundings = self.replication
             # The logs are brought in step with the metadata as long as that is followed.
-            self._to_close += [self.replicas.close, self.metadata.close, self.replication.close]
-            self._to_close.append(self._directory_reports.close)
+            reports = self._directory_reports
+            self._to_close += [self.replicas.close, self.metadata.close, self.replication.close, reports.close]
             self.answers = Answers(self.cluster.image, self.cluster_id)
             self.turn_appends = TurnAppends(self.cluster, self.replicas)
             self.leaders = Leaders(self.cluster, self.replicas, self.answers)
@@ -317,13 +298,17 @@ class Broker:
             loop = asyncio.get_running_loop()
             self.directories.on_offline = functools.partial(_tell, loop, self._directory_failed)
             self.directories.on_log_offline = functools.partial(_tell, loop, self._log_failed)
-            logs = await startup.open_logs(self)
+            data = startup.StartData(
+                self.runtime, self.cluster, self.directories, self.metadata, self.log_config, is_alone
+            )
+            logs = await startup.open_logs(data)
             if self.membership is not None:
                 self.membership.stand()
-            missing = startup.missing_directories(self, logs)
-            registration = startup.registration(self, missing, logs)
+            missing = startup.missing_directories(data, logs)
+            listeners = self.security.inter_broker.in_order
+            registration = startup.registration(data, listeners, missing, logs)
             self.is_registered(await self._register(registration))
-            await startup.raise_epochs(self, logs)
+            await startup.raise_epochs(data, logs)
             await self.metadata.follower.open_logs(logs, [encode_id(directory) for directory in missing])
             self._make_waiting_later()
             # Before clients are sent here: nobody is to lead whose log is in a directory that failed.
@@ -331,7 +316,7 @@ class Broker:
             self._start_services()
             self.pipeline.serve_with(self._services())
             if metrics.is_wanted(config):
-                self.metrics_address, close = metrics.begin(self)
+                self.metrics_address, close = metrics.begin(self._readable(), config, self.telemetry.pushed)
                 self._to_close.append(close)
             self.acceptor.open()
             if self.membership is not None:
@@ -347,20 +332,38 @@ class Broker:
         """The coordinators and maintenance: what works on logs, which are open by now."""
         config = self.started_with
         self.producer_ids = ProducerIds(self._reserve_producer_ids)
-        self._group_settings = BrokerGroupSettings(self.image, self._config_layers)
-        groups = GroupCoordinator(self._group_config(), self.runtime.rng, self.cluster, self._group_settings)
-        self.share_rooms = ShareRooms(self, self._values_with_partitions(), self._group_settings)
+        values = values_with_partitions(self.cluster)
+        settings = self._group_settings = BrokerGroupSettings(self.image, self._config_layers)
+        groups = GroupCoordinator(GroupConfig.from_values(values), self.runtime.rng, self.cluster, settings)
+        around = CoordinatorSurroundings(
+            self.runtime,
+            self.cluster,
+            self.replicas,
+            self.leaders,
+            self.identity,
+            lambda: self.out_of_touch,
+            peers_maker(self.runtime, self.replication.locate, self.node_id, self.security.inter_broker.security),
+        )
+        self.share_rooms = ShareRooms(around, self.metadata, values, settings)
+        self.acceptor.on_connection_lost = self.share_rooms.shares.connection_lost
         self.groups = GroupService(
-            self,
+            around,
             groups,
             config.get_int("offsets.commit.timeout.ms"),
-            startup.member_bytes_max(config),
+            self.memory.members,
             self.share_rooms.states,
         )
-        self.transactions = TransactionService(self, self._transaction_coordinator())
+        transactions = TransactionCoordinator(
+            TransactionConfig.from_values(values),
+            self.producer_ids.take,
+            self.cluster,
+            self._transaction_version,
+            functools.partial(batch_bytes_max, around, TRANSACTION_STATE),
+        )
+        self.transactions = TransactionService(around, transactions, self.producer_ids, self.groups)
         self.telemetry = TelemetryClients(
             MetricsSubscriptions(lambda: self.image),
-            ClientMetrics(CLIENT_METRICS_BYTES_MAX),
+            ClientMetrics(self.memory.client_metrics),
             self.runtime.clock,
             self.runtime.rng,
             lambda: self.cluster.config.get_int("telemetry.max.bytes"),
@@ -369,10 +372,33 @@ class Broker:
         self._to_close += [self.share_rooms.close, self.groups.close, self.transactions.close]
         self._lead_coordinators()
         self.metadata.follow(self._follow_with_coordinators)
-        self.maintenance = Maintenance(self, self._compaction_worker)
+        self.maintenance = Maintenance(
+            self.runtime,
+            self.cluster,
+            self.replicas,
+            OtherDuties(self.acceptor.sweep, self.metadata.take_snapshot_if_due),
+            self._compaction_worker,
+            self.memory.producers,
+        )
         self._to_close.append(self.maintenance.stop)
         self.metadata.follow(self._follow_with_cleaner)
         self.maintenance.start()
+
+    def _readable(self) -> Readable:
+        return Readable(
+            cluster=self.cluster,
+            replicas=self.replicas,
+            groups=self.groups.coordinator,
+            metadata=self.metadata,
+            directories=self.directories,
+            acceptor=self.acceptor,
+            requests=self.pipeline.metrics,
+            isr=self.replication.isr_counts,
+            cleaner=self.maintenance.cleaner,
+            loop_late=Times(),
+            now_ms=self.runtime.clock.now_ms,
+            listeners=tuple(setting.name for setting in self.listener_settings),
+        )
 
     def _services(self) -> Services:
         """What handlers may name: by type, and by "type | None" where a cluster of one has none."""
@@ -436,12 +462,29 @@ class Broker:
 
     async def _join(self, store: Store, patience: StorePatience) -> None:
         """Become one of several brokers."""
-        self.membership = ClusterMembership(self, store)
+        self.membership = ClusterMembership(
+            self.runtime,
+            self.cluster,
+            store,
+            self.metadata,
+            self.replicas,
+            self.identity,
+            self.observers,
+            self.security.inter_broker,
+            self._controller_is,
+            self.is_registered,
+            self.is_start_given_up,
+        )
         self.metadata.ask_controller = self.membership.ask_controller
         # Until a proposal is answered for good, its leader has to know of every copy that was not.
         self.replication.ask_controller = functools.partial(self.membership.ask_controller, once=True)
         self._to_close.append(self.membership.close)
         await self.membership.join(self.security.inter_broker.in_order, patience)
+
+    def _controller_is(self, node_id: int) -> None:
+        if self.answers.controller_id != node_id:
+            self.answers.controller_id = node_id
+            self.pipeline.forget_kept()
 
     def is_registered(self, broker_epoch: int) -> None:
         """The controller has registered this process, and gives it that epoch."""
@@ -549,32 +592,12 @@ class Broker:
 
     # --- coordinators
 
-    def _group_config(self) -> GroupConfig:
-        return GroupConfig.from_values(self._values_with_partitions())
-
     def _config_layers(self) -> BrokerLayers:
         return BrokerLayers.of(self.image, self.started_with, self.node_id)
-
-    def _transaction_coordinator(self) -> TransactionCoordinator:
-        config = TransactionConfig.from_values(self._values_with_partitions())
-        bytes_max = functools.partial(batch_bytes_max, self, TRANSACTION_STATE)
-        return TransactionCoordinator(config, self.producer_ids.take, self, self._transaction_version, bytes_max)
 
     @property
     def _transaction_version(self) -> int:
         return self.image.features.get(TRANSACTION_VERSION, 0)
-
-    def _values_with_partitions(self) -> dict[str, ConfigValue]:
-        """The configuration, with the partition counts that the internal topics really have.
-
-        They were fixed when the topics were made; a changed setting must not move anyone to other partitions.
-        """
-        values = dict(self.config.values)
-        for topic, key in _PARTITION_COUNT_KEYS.items():
-            existing = self.partition_count(topic)
-            if existing is not None:
-                values[key] = existing
-        return values
 
     def _follow(self, changes: Changes) -> None:
         """After a change of the metadata: new settings count."""

@@ -13,8 +13,9 @@ import asyncio
 import random
 from collections.abc import Callable
 from enum import IntEnum
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
+from headrace.broker.requests.access import BROKER_CLIENT_ID
 from headrace.errors import NetworkError
 from headrace.net.backoff import Backoff
 from headrace.net.connection import Connection, ConnectionState
@@ -159,3 +160,17 @@ class Peers(LoopDriver[_PeerConnections]):
         if call.error is not None:
             raise call.error
         return call.response
+
+
+#: Connections of one's own to other brokers: named for what they are for, and how many milliseconds an answer may take.
+MakePeers: TypeAlias = Callable[[str, int], Peers]
+
+
+def peers_maker(runtime: Runtime, locate: Callable[[int], Node | None], node_id: int, security: Security) -> MakePeers:
+    """Makes connections from this broker to others, for what is named."""
+
+    def make(what: str, request_timeout_ms: int) -> Peers:
+        client_id = f"{BROKER_CLIENT_ID}{node_id}-{what}"
+        return Peers(runtime, locate, client_id=client_id, request_timeout_ms=request_timeout_ms, security=security)
+
+    return make

@@ -8,12 +8,12 @@ import functools
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from headrace.broker.partitions.fetch_sessions import SESSION_PARTITION_BYTES
-from headrace.broker.server.listeners import SECURITY_PROTOCOLS
+from headrace.broker.listeners import SECURITY_PROTOCOLS, ListenerSetting
+from headrace.broker.metadata.service import MetadataService
+from headrace.broker.view import ClusterView
 from headrace.cluster.broker_config import BrokerConfig
 from headrace.cluster.brokers import Registration
 from headrace.cluster.decision import Decision
@@ -29,14 +29,11 @@ from headrace.cluster.store.session import StoreSession
 from headrace.cluster.topic_names import INTERNAL_TOPICS, name_problem
 from headrace.config import ConfigError, Password
 from headrace.errors import KafkaStorageError
-from headrace.log import FoundLog, Log, LogDirectories, LogFate, meta_properties
+from headrace.log import FoundLog, Log, LogConfig, LogDirectories, LogFate, meta_properties
 from headrace.net.sasl.jaas import InvalidJaasError, parse_jaas
 from headrace.net.zookeeper import kazoo_handler, zookeeper_context
 from headrace.runtime import DiskError, Runtime
 from headrace.topics import TopicPartition
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 log = logging.getLogger("headrace.broker")
 
@@ -47,39 +44,6 @@ LEADER_EPOCH_MAX = 2**31 - 1
 """In the protocol it has 32 bits; one that could not rise any more can only be damage."""
 
 _DIGEST_LOGIN = "org.apache.zookeeper.server.auth.DigestLoginModule"
-
-
-def address_overrides(config: BrokerConfig) -> dict[str, int]:
-    """`max.connections.per.ip.overrides`: address:count, separated by commas."""
-    text = str(config["max.connections.per.ip.overrides"] or "")
-    pairs = (item.rpartition(":") for item in text.split(",") if item.strip())
-    return {address.strip(): int(count) for address, _, count in pairs}
-
-
-def held_bytes_max(config: BrokerConfig) -> int:
-    """`queued.max.request.bytes`. Kafka's default is no limit at all; here it is a quarter of all memory."""
-    given = config.get_int("queued.max.request.bytes")
-    return given if given > 0 else config.get_int("headrace.memory.max") // 4
-
-
-def answers_bytes_max(config: BrokerConfig) -> int:
-    """What answers may take that clients have not read yet: a quarter of all memory."""
-    return config.get_int("headrace.memory.max") // 4
-
-
-def member_bytes_max(config: BrokerConfig) -> int:
-    """What members of groups may tell of themselves, all together: an eighth of all memory."""
-    return config.get_int("headrace.memory.max") // 8
-
-
-def producer_bytes_max(config: BrokerConfig) -> int:
-    """What all partitions may remember of producer ids: an eighth of all memory."""
-    return config.get_int("headrace.memory.max") // 8
-
-
-def session_partitions_max(config: BrokerConfig) -> int:
-    """How many partitions all fetch sessions may remember: an eighth of all memory."""
-    return config.get_int("headrace.memory.max") // 8 // SESSION_PARTITION_BYTES
 
 
 def shared_store(runtime: Runtime, config: BrokerConfig) -> Store | None:
@@ -220,56 +184,72 @@ def open_metadata_log(runtime: Runtime, directories: LogDirectories, config: Bro
     return MetadataLog.open(runtime, (holding or online)[0])
 
 
-def missing_directories(broker: Broker, logs: Mapping[TopicPartition, Log]) -> list[bytes]:
+@dataclass(frozen=True, slots=True)
+class StartData:
+    """A broker's directories, and what the metadata says of them."""
+
+    runtime: Runtime
+    cluster: ClusterView
+    directories: LogDirectories
+    metadata: MetadataService
+    #: The configuration in effect for the logs of a topic.
+    log_config: Callable[[str], LogConfig]
+    #: Whether no other broker shares the metadata.
+    is_alone: bool
+
+
+def missing_directories(data: StartData, logs: Mapping[TopicPartition, Log]) -> list[bytes]:
     """The ids of directories that were here and are not: not mounted, say, or taken out of `log.dirs`.
 
     Only as long as there are partitions whose logs may be in them.
     """
-    missing = _ids_not_here(broker)
-    unopened = broker.directories.unopened
-    for topic in broker.image.topics.values() if missing else ():
+    missing = _ids_not_here(data)
+    unopened = data.directories.unopened
+    for topic in data.cluster.image.topics.values() if missing else ():
         for index, state in enumerate(topic.partitions):
             key = TopicPartition(topic.name, index)
-            if broker.node_id in state.replicas and key not in logs and key not in unopened:
+            if data.cluster.node_id in state.replicas and key not in logs and key not in unopened:
                 return missing
     return []
 
 
-def _ids_not_here(broker: Broker) -> list[bytes]:
-    known = broker.image.brokers.get(broker.node_id)
-    here = {_raw_id(text) for text in broker.directories.directory_ids().values()}
+def _ids_not_here(data: StartData) -> list[bytes]:
+    known = data.cluster.image.brokers.get(data.cluster.node_id)
+    here = {_raw_id(text) for text in data.directories.directory_ids().values()}
     return [directory for directory in (known.directories if known is not None else ()) if directory not in here]
 
 
-def _lacks_a_log(broker: Broker, logs: Mapping[TopicPartition, Log]) -> bool:
+def _lacks_a_log(data: StartData, logs: Mapping[TopicPartition, Log]) -> bool:
     """Whether there is no log of a replica that had everything when it was stopped: its directory is gone, say."""
-    node_id = broker.node_id
+    node_id = data.cluster.node_id
     return any(
         TopicPartition(topic.name, index) not in logs
-        for topic in broker.image.topics.values()
+        for topic in data.cluster.image.topics.values()
         for index, state in enumerate(topic.partitions)
         if node_id in state.isr or node_id in state.eligible
     )
 
 
-def registration(broker: Broker, missing: list[bytes], logs: Mapping[TopicPartition, Log]) -> Registration:
+def registration(
+    data: StartData, listeners: Sequence[ListenerSetting], missing: list[bytes], logs: Mapping[TopicPartition, Log]
+) -> Registration:
     """What this broker tells of itself. `missing` directories stay its own, so that the next start looks for them.
 
     Where a log is missing it does not count as stopped cleanly: nobody is to take it for one that has everything.
     """
-    listeners = [
+    endpoints = [
         Endpoint(setting.name, setting.advertised_host, setting.public_port, SECURITY_PROTOCOLS[setting.protocol])
-        for setting in broker.security.inter_broker.in_order
+        for setting in listeners
     ]
-    rack = broker.started_with["broker.rack"]
+    rack = data.cluster.started_with["broker.rack"]
     return Registration(
-        node_id=broker.node_id,
-        incarnation_id=broker.incarnation,
-        listeners=listeners,
+        node_id=data.cluster.node_id,
+        incarnation_id=data.cluster.incarnation,
+        listeners=endpoints,
         rack=None if rack is None else str(rack),
-        directories=[*map(_raw_id, broker.directories.directory_ids().values()), *missing],
+        directories=[*map(_raw_id, data.directories.directory_ids().values()), *missing],
         features=[(name, known.low, known.high) for name, known in SUPPORTED_FEATURES.items()],
-        stopped_in_epoch=-1 if _lacks_a_log(broker, logs) else broker.directories.stopped_in_epoch,
+        stopped_in_epoch=-1 if _lacks_a_log(data, logs) else data.directories.stopped_in_epoch,
     )
 
 
@@ -277,45 +257,45 @@ def _raw_id(text: str) -> bytes:
     return base64.urlsafe_b64decode(text + "==")
 
 
-async def open_logs(broker: Broker) -> dict[TopicPartition, Log]:
+async def open_logs(data: StartData) -> dict[TopicPartition, Log]:
     """Open every log of a topic that the metadata knows; where there is no metadata yet, make topics of the logs."""
-    was_used = broker.node_id in broker.image.brokers or broker.metadata.deleted_before
-    if not broker.image.topics and not was_used and broker.membership is None:
+    was_used = data.cluster.node_id in data.cluster.image.brokers or data.metadata.deleted_before
+    if not data.cluster.image.topics and not was_used and data.is_alone:
         # No broker ever came to serve with this metadata: it is new, and the logs are from before it. What several
         # share is never made from what one of them has.
-        return await _adopt_all(broker)
-    return await broker.directories.open_logs_in_parallel(
-        broker.log_config, functools.partial(fate_of, broker), bring_back=not _ids_not_here(broker)
+        return await _adopt_all(data)
+    return await data.directories.open_logs_in_parallel(
+        data.log_config, functools.partial(fate_of, data), bring_back=not _ids_not_here(data)
     )
 
 
-def fate_of(broker: Broker, partition: TopicPartition, topic_id: bytes | None) -> LogFate:
+def fate_of(data: StartData, partition: TopicPartition, topic_id: bytes | None) -> LogFate:
     """What the metadata says of a log. One that it does not know is kept: it may be the metadata that is wrong."""
     if topic_id is None:
         # It is damaged, from before there were ids, or its id was lost in a crash, before anything was written to it.
         # So its name has to do.
-        return LogFate.SET_ASIDE if broker.image.partition(*partition) is None else LogFate.OPENED
-    topic = broker.image.topics_by_id.get(topic_id)
+        return LogFate.SET_ASIDE if data.cluster.image.partition(*partition) is None else LogFate.OPENED
+    topic = data.cluster.image.topics_by_id.get(topic_id)
     if topic is None:
-        return LogFate.DELETED if topic_id in broker.metadata.deleted_before else LogFate.SET_ASIDE
+        return LogFate.DELETED if topic_id in data.metadata.deleted_before else LogFate.SET_ASIDE
     is_here = topic.name == partition.topic and partition.partition < len(topic.partitions)
     return LogFate.OPENED if is_here else LogFate.SET_ASIDE
 
 
-async def _adopt_all(broker: Broker) -> dict[TopicPartition, Log]:
-    found = await broker.runtime.offload(broker.directories.scan)
+async def _adopt_all(data: StartData) -> dict[TopicPartition, Log]:
+    found = await data.runtime.offload(data.directories.scan)
     partitions = {entry.partition for entry in found}
-    logs = await broker.directories.open_logs_in_parallel(
-        broker.log_config, lambda partition, _: LogFate.OPENED if partition in partitions else LogFate.SET_ASIDE
+    logs = await data.directories.open_logs_in_parallel(
+        data.log_config, lambda partition, _: LogFate.OPENED if partition in partitions else LogFate.SET_ASIDE
     )
     if found:
-        await broker.metadata.change(lambda image: adopt(broker, found, logs))
+        await data.metadata.change(lambda image: adopt(data, found, logs))
         for partition, opened in logs.items():
-            opened.config = broker.log_config(partition.topic)
+            opened.config = data.log_config(partition.topic)
     return logs
 
 
-def adopt(broker: Broker, found: list[FoundLog], logs: dict[TopicPartition, Log]) -> Decision[None]:
+def adopt(data: StartData, found: list[FoundLog], logs: dict[TopicPartition, Log]) -> Decision[None]:
     """Make topics of the logs of a data directory that came without metadata, such as one of Apache Kafka.
 
     Their configs are not known. So that nothing is deleted that was meant to stay, they keep everything until someone
@@ -329,34 +309,36 @@ def adopt(broker: Broker, found: list[FoundLog], logs: dict[TopicPartition, Log]
     taken: set[bytes] = set()
     for topic, partitions in sorted(by_topic.items()):
         ids = Counter(entry.topic_id for entry in partitions.values() if entry.topic_id is not None)
-        topic_id = ids.most_common(1)[0][0] if ids else broker.runtime.uuid()
+        topic_id = ids.most_common(1)[0][0] if ids else data.runtime.uuid()
         if topic_id in taken:
             log.error("%s has the id of another topic, of which it is a copy: it is not taken over", topic)
             continue
         taken.add(topic_id)
         count = 1 + max(index for index, entry in partitions.items() if entry.topic_id in (None, topic_id))
-        records += _adopted(broker, topic, topic_id, count, logs)
+        records += _adopted(data, topic, topic_id, count, logs)
     known = [producer_id for opened in logs.values() for producer_id in opened.producers.producers]
     if known:
         # A new producer with an id that a log knows would have its first records taken for ones that are there already.
         first = max(known) + 1 + PRODUCER_IDS_SPARED
-        records.append(ProducerIdsRecord(broker_id=broker.node_id, broker_epoch=-1, next_producer_id=first))
+        records.append(ProducerIdsRecord(broker_id=data.cluster.node_id, broker_epoch=-1, next_producer_id=first))
     return Decision(None, records)
 
 
 def _adopted(
-    broker: Broker, topic: str, topic_id: bytes, count: int, logs: dict[TopicPartition, Log]
+    data: StartData, topic: str, topic_id: bytes, count: int, logs: dict[TopicPartition, Log]
 ) -> list[MetadataRecord]:
     records: list[MetadataRecord] = [TopicRecord(name=topic, topic_id=topic_id)]
-    node = (broker.node_id,)
+    node = (data.cluster.node_id,)
     for index in range(count):
         opened = logs.get(TopicPartition(topic, index))
         epoch = 0 if opened is None else opened.leader_epoch + 1
-        state = PartitionImage(replicas=node, isr=node, leader=broker.node_id, leader_epoch=epoch, partition_epoch=0)
+        state = PartitionImage(
+            replicas=node, isr=node, leader=data.cluster.node_id, leader_epoch=epoch, partition_epoch=0
+        )
         records.append(partition_record(topic_id, index, state))
     configs = {"retention.ms": "-1"}
     if topic in INTERNAL_TOPICS:
-        internal = broker.controller.internal_topic(broker.image, topic)
+        internal = data.metadata.controller.internal_topic(data.cluster.image, topic)
         configs = {entry.name: entry.value or "" for entry in internal.configs}
     records += [
         ConfigRecord(resource_type=ResourceType.TOPIC, resource_name=topic, name=name, value=value)
@@ -366,15 +348,15 @@ def _adopted(
     return records
 
 
-async def raise_epochs(broker: Broker, logs: Mapping[TopicPartition, Log]) -> None:
+async def raise_epochs(data: StartData, logs: Mapping[TopicPartition, Log]) -> None:
     """Let the metadata know of no older leader epochs than the logs do, before any of them is led.
 
     A topic was taken over while the directory of one of its logs was away, say, or an older copy of the metadata put
     back. What is appended has to be of a later epoch than what is there. Metadata that brokers share is no broker's to
     correct: one of an older epoch may be right where another's log is wrong.
     """
-    if broker.membership is None:
-        await broker.metadata.change(lambda image: _epochs_above(image, logs))
+    if data.is_alone:
+        await data.metadata.change(lambda image: _epochs_above(image, logs))
 
 
 def _epochs_above(image: Image, logs: Mapping[TopicPartition, Log]) -> Decision[None]:

@@ -8,13 +8,14 @@ from headrace.cluster.broker_config import BrokerConfig
 from headrace.cluster.changes import Changes
 from headrace.cluster.controller import Controller
 from headrace.cluster.image import Image
+from headrace.config import ConfigValue
 from headrace.log import LogConfig
 
 
 class ClusterView:
     """What nearly everything in a broker looks at."""
 
-    def __init__(self, node_id: int, cluster_id: str, incarnation: bytes, controller: Controller) -> None:
+    def __init__(self, node_id: int, cluster_id: str, incarnation: bytes, controller: Controller, image: Image) -> None:
         self.node_id = node_id
         self.cluster_id = cluster_id
         #: Of this process, which may not be the first with its number.
@@ -22,7 +23,7 @@ class ClusterView:
         #: The one in which it is registered; -1 until then.
         self.broker_epoch = -1
         #: Always the same object, whose content changes.
-        self.image = Image()
+        self.image = image
         self._controller = controller
         self._config: BrokerConfig | None = None
         self._fetch_bytes_max: tuple[BrokerConfig | None, int] = (None, 0)
@@ -52,7 +53,11 @@ class ClusterView:
 
     def log_config(self, topic: str) -> LogConfig:
         """The configuration in effect for the logs of a topic."""
-        return LogConfig.of(self._controller.topic_config(self.image, topic))
+        return LogConfig.of(self.topic_values(topic))
+
+    def topic_values(self, topic: str) -> dict[str, ConfigValue]:
+        """Every topic key with the value in effect for a topic."""
+        return self._controller.topic_config(self.image, topic)
 
     def topic_name(self, topic_id: bytes) -> str | None:
         topic = self.image.topics_by_id.get(topic_id)

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from headrace.broker.requests.dispatch import RequestContext
+    from headrace.broker.requests.access import AuditedRequest
     from headrace.broker.requests.rights import Operation, Resource
     from headrace.runtime import Clock
 
@@ -49,7 +49,7 @@ class AuditLog:
         self._lines = 0
         self._left_out = 0
 
-    def refused(self, context: RequestContext, operation: Operation, resource: Resource, name: str) -> None:
+    def refused(self, context: AuditedRequest, operation: Operation, resource: Resource, name: str) -> None:
         """Something that a client asked for is not allowed to it."""
         now = self._clock.monotonic()
         key = (context.principal, context.client_host, context.api_key, operation, resource, name)
@@ -77,7 +77,7 @@ class AuditLog:
         while len(self._refusals) >= REMEMBERED_MAX:
             del self._refusals[next(iter(self._refusals))]
 
-    def changed(self, context: RequestContext, names: Sequence[str], *, is_done: bool) -> None:
+    def changed(self, context: AuditedRequest, names: Sequence[str], *, is_done: bool) -> None:
         """An administrative act: done, or at least one part of it not."""
         if self._has_room(self._clock.monotonic()):
             shown = [_cut(name) for name in names[:NAMES_MAX]]
@@ -101,7 +101,7 @@ class AuditLog:
             return False
         return True
 
-    def _line(self, event: str, context: RequestContext, **more: Any) -> None:
+    def _line(self, event: str, context: AuditedRequest, **more: Any) -> None:
         self._emit(
             {
                 "event": event,

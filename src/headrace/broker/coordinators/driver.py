@@ -18,8 +18,9 @@ import itertools
 import logging
 from collections.abc import Callable, Coroutine, Hashable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
+from headrace.broker.coordinators.surroundings import CoordinatorSurroundings
 from headrace.broker.coordinators.write_order import Append, WriteOrder, batch_bytes_max, begin_append
 from headrace.broker.partitions.partition import Partition
 from headrace.broker.partitions.purgatory import Waiter
@@ -46,9 +47,6 @@ from headrace.protocol.messages.list_groups import ListGroupsResponse
 from headrace.protocol.messages.list_transactions import ListTransactionsResponse
 from headrace.records import build_batch, read_control, read_records, split
 from headrace.records.build import BatchOptions
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 log = logging.getLogger("headrace.broker.coordinator")
 
@@ -84,10 +82,14 @@ class CoordinatorDriver(Generic[OutcomeT, ShardT]):
     """Drives one coordinator whose state is kept in the partitions of `topic`."""
 
     def __init__(
-        self, broker: Broker, topic: str, coordinator: Coordinator[OutcomeT, ShardT], append_timeout_ms: int
+        self,
+        around: CoordinatorSurroundings,
+        topic: str,
+        coordinator: Coordinator[OutcomeT, ShardT],
+        append_timeout_ms: int,
     ) -> None:
         """`append_timeout_ms` is how long a record may take to be in all in-sync replicas, before it has failed."""
-        self.broker = broker
+        self.around = around
         self._append_timeout_ms = append_timeout_ms
         self.topic = topic
         self.coordinator = coordinator
@@ -103,7 +105,7 @@ class CoordinatorDriver(Generic[OutcomeT, ShardT]):
         self._closed = False
 
     def now(self) -> Now:
-        clock = self.broker.runtime.clock
+        clock = self.around.runtime.clock
         return Now(clock.now_ms(), int(clock.monotonic() * 1000))
 
     # --- requests
@@ -158,7 +160,7 @@ class CoordinatorDriver(Generic[OutcomeT, ShardT]):
         """Do what takes long on another thread; what it led to is another outcome."""
         result: object
         try:
-            result = await self.broker.runtime.offload(job.run)
+            result = await self.around.runtime.offload(job.run)
         except Exception as error:
             log.warning("%s: %s failed", self.topic, job.what, exc_info=error)
             result = error
@@ -177,7 +179,7 @@ class CoordinatorDriver(Generic[OutcomeT, ShardT]):
 
         A list of what there is here is no promise, and is told.
         """
-        reason = self.broker.out_of_touch
+        reason = self.around.out_of_touch()
         if reason is None or isinstance(response, ListGroupsResponse | ListTransactionsResponse):
             return response
         response = copy.deepcopy(response)
@@ -218,7 +220,7 @@ class CoordinatorDriver(Generic[OutcomeT, ShardT]):
             size = sum(map(record_bytes, effect.records))
             batch = filling.get(index)
             if batch is None:
-                batch = filling[index] = _Filling(batch_bytes_max(self.broker, self.topic, index))
+                batch = filling[index] = _Filling(batch_bytes_max(self.around, self.topic, index))
             elif batch.size + size > batch.size_max:
                 append(index, batch)
                 batch = filling[index] = _Filling(batch.size_max)
@@ -241,7 +243,7 @@ class CoordinatorDriver(Generic[OutcomeT, ShardT]):
         if led is None:
             return Append(f"{self.topic}-{index}", index, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return begin_append(
-            self.broker,
+            self.around,
             self.topic,
             index,
             build,
@@ -252,7 +254,7 @@ class CoordinatorDriver(Generic[OutcomeT, ShardT]):
         )
 
     def _build(self, records: list[CoordinatorRecord], options: BatchOptions) -> bytearray | memoryview:
-        now_ms = self.broker.runtime.clock.now_ms()
+        now_ms = self.around.runtime.clock.now_ms()
         return build_batch([(now_ms, record.key, record.value, record.headers) for record in records], **options)
 
     def batch_options(self, outcome: OutcomeT) -> BatchOptions:
@@ -302,7 +304,7 @@ class CoordinatorDriver(Generic[OutcomeT, ShardT]):
         if topic is None:
             return
         for index, state in enumerate(topic.partitions):
-            if self.broker.is_this(state.leader):
+            if self.around.identity.is_this(state.leader):
                 self.lead(index, state.leader_epoch)
             else:
                 self.resign(index, state.leader_epoch)
@@ -359,13 +361,13 @@ class CoordinatorDriver(Generic[OutcomeT, ShardT]):
 
     async def _load(self, index: int) -> None:
         """Replay a partition of the topic, read off the loop and folded in turns, then let it be served."""
-        partition = self.broker.partition(self.topic, index)
+        partition = self.around.replicas.get(self.topic, index)
         # What was asked for in an earlier epoch and is still under way may come to the log yet: it has to be read too.
         await partition.turns.change_log(_nothing)
-        started = self.broker.runtime.clock.monotonic()
+        started = self.around.runtime.clock.monotonic()
         count, end_offset = 0, partition.log.end_offset
         chunks = stored_records(partition.log, end_offset)
-        while (chunk := await self.broker.runtime.offload(next, chunks, None)) is not None:
+        while (chunk := await self.around.runtime.offload(next, chunks, None)) is not None:
             for start in range(0, len(chunk), LOAD_RECORDS_PER_TURN):
                 for record in chunk[start : start + LOAD_RECORDS_PER_TURN]:
                     self.coordinator.load(index, record)
@@ -374,7 +376,7 @@ class CoordinatorDriver(Generic[OutcomeT, ShardT]):
         await _committed(partition, end_offset)
         self.apply(self.coordinator.loaded(index, self.now()))
         if count:
-            took_ms = (self.broker.runtime.clock.monotonic() - started) * 1000
+            took_ms = (self.around.runtime.clock.monotonic() - started) * 1000
             log.info("%s-%d: %d records loaded in %.0f ms", self.topic, index, count, took_ms)
 
     # --- life

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from headrace.broker.coordinators.driver import CoordinatorDriver
 from headrace.broker.coordinators.member_memory import MemberMemory
 from headrace.broker.coordinators.share_state_service import Answers, ShareStates
+from headrace.broker.coordinators.surroundings import CoordinatorSurroundings
 from headrace.broker.coordinators.write_order import Append
 from headrace.cluster.topic_names import CONSUMER_OFFSETS
 from headrace.config import INT64_MAX
@@ -17,9 +18,6 @@ from headrace.groups.outcome import StateBeginning
 from headrace.groups.shards import Shard
 from headrace.log import Verification
 from headrace.records.build import BatchOptions
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 
 class MarkerAppend(NamedTuple):
@@ -38,7 +36,7 @@ class GroupService(CoordinatorDriver[Outcome, Shard]):
 
     def __init__(
         self,
-        broker: Broker,
+        around: CoordinatorSurroundings,
         coordinator: GroupCoordinator,
         append_timeout_ms: int = 5_000,
         member_bytes_max: int = INT64_MAX,
@@ -46,9 +44,9 @@ class GroupService(CoordinatorDriver[Outcome, Shard]):
     ) -> None:
         """`member_bytes_max` is how much members may tell of themselves, all together. `states` are those of share
         groups."""
-        super().__init__(broker, CONSUMER_OFFSETS, coordinator, append_timeout_ms)
+        super().__init__(around, CONSUMER_OFFSETS, coordinator, append_timeout_ms)
         self._states = states
-        self.member_memory = MemberMemory(member_bytes_max, coordinator.groups, broker.runtime.clock.monotonic)
+        self.member_memory = MemberMemory(member_bytes_max, coordinator.groups, around.runtime.clock.monotonic)
 
     def batch_options(self, outcome: Outcome) -> BatchOptions:
         """Offsets that are committed in a transaction are records of it: unseen until its marker is there."""
@@ -121,7 +119,7 @@ class GroupService(CoordinatorDriver[Outcome, Shard]):
     def _why_not_served(self, index: int) -> ErrorCode:
         """A partition that is being read is asked again; to one that is gone a marker could never be written."""
         try:
-            self.broker.leaders.partition_here(self.topic, index)
+            self.around.leaders.partition_here(self.topic, index)
         except KafkaError as error:
             return ErrorCode(error.code)
         return ErrorCode.NOT_LEADER_OR_FOLLOWER

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from headrace.broker.peer_queues import PeerQueues
 from headrace.broker.peers import PeerConnection, Peers
+from headrace.cluster.image import Image
 from headrace.cluster.records import NO_LEADER
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.write_txn_markers import (
@@ -23,9 +23,6 @@ from headrace.protocol.messages.write_txn_markers import (
 )
 from headrace.topics import TopicPartition
 from headrace.transactions import MarkerRequest
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 Tell = Callable[[MarkerRequest, dict[TopicPartition, ErrorCode]], None]
 
@@ -41,7 +38,7 @@ class _Markers:
 class MarkerQueues(PeerQueues[_Markers]):
     def __init__(
         self,
-        broker: Broker,
+        image: Image,
         peers: Peers,
         *,
         is_current: Callable[[MarkerRequest], bool],
@@ -50,7 +47,7 @@ class MarkerQueues(PeerQueues[_Markers]):
     ) -> None:
         """`is_current` says whether the coordinator that asked for markers still is one; `tell` is what it hears."""
         super().__init__(keep)
-        self._broker = broker
+        self._image = image
         self._peers = peers
         self._is_current = is_current
         self._tell_coordinator = tell
@@ -58,7 +55,7 @@ class MarkerQueues(PeerQueues[_Markers]):
 
     def leader_of(self, partition: TopicPartition) -> int | None:
         """Who leads a partition, `NO_LEADER`, or None for a partition that does not exist."""
-        state = self._broker.image.partition(*partition)
+        state = self._image.partition(*partition)
         return None if state is None else state.leader
 
     def send(self, request: MarkerRequest, partitions: list[TopicPartition]) -> None:

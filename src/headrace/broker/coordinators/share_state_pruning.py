@@ -40,10 +40,10 @@ async def prune_for_ever(service: ShareStateService, interval_s: float) -> None:
 
 async def _prune(service: ShareStateService, index: int) -> None:
     states = service.coordinator.states(index)
-    partition = service.broker.partition(service.topic, index)
+    partition = service.around.replicas.get(service.topic, index)
     # What is written from here on stays.
     end_offset = partition.high_watermark
-    found = await service.broker.runtime.offload(_snapshots, partition.log, end_offset)
+    found = await service.around.runtime.offload(_snapshots, partition.log, end_offset)
     kept = {key: found[key] for key in states if key in found}
     if len(kept) < len(states):
         return  # of some nothing is in all replicas yet

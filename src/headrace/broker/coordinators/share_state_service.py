@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from headrace import coordination
 from headrace.broker.coordinators.driver import CoordinatorDriver
 from headrace.broker.coordinators.share_state_pruning import prune_for_ever
-from headrace.broker.peers import PeerConnection, Peers
-from headrace.broker.requests.dispatch import BROKER_CLIENT_ID
+from headrace.broker.coordinators.surroundings import CoordinatorSurroundings
+from headrace.broker.metadata.service import MetadataService
+from headrace.broker.peers import PeerConnection
 from headrace.cluster.records import NO_LEADER
 from headrace.cluster.topic_names import SHARE_GROUP_STATE
 from headrace.coordination import Caller, Now
@@ -29,9 +30,6 @@ from headrace.protocol.messages import initialize_share_group_state as beginning
 from headrace.protocol.messages import read_share_group_state as reading
 from headrace.protocol.messages import read_share_group_state_summary as summing
 from headrace.protocol.messages import write_share_group_state as writing
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 log = logging.getLogger("headrace.broker.coordinator")
 
@@ -55,8 +53,10 @@ class ShareStateService(CoordinatorDriver[coordination.Outcome, Shard]):
 
     coordinator: ShareStateCoordinator
 
-    def __init__(self, broker: Broker, coordinator: ShareStateCoordinator, append_timeout_ms: int) -> None:
-        super().__init__(broker, SHARE_GROUP_STATE, coordinator, append_timeout_ms)
+    def __init__(
+        self, around: CoordinatorSurroundings, coordinator: ShareStateCoordinator, append_timeout_ms: int
+    ) -> None:
+        super().__init__(around, SHARE_GROUP_STATE, coordinator, append_timeout_ms)
 
     @property
     def led(self) -> list[int]:
@@ -111,16 +111,12 @@ _SUMMARY: Final = _Kind(
 class ShareStates:
     """Asks the coordinators of states, wherever they are."""
 
-    def __init__(self, broker: Broker, here: ShareStateService) -> None:
-        self._broker = broker
+    def __init__(self, around: CoordinatorSurroundings, metadata: MetadataService, here: ShareStateService) -> None:
+        self._around = around
+        self._metadata = metadata
+        self._image = around.cluster.image
         self._here = here
-        self._peers = Peers(
-            broker.runtime,
-            lambda node_id: broker.replication.locate(node_id),
-            client_id=f"{BROKER_CLIENT_ID}{broker.node_id}-share-states",
-            request_timeout_ms=REQUEST_TIMEOUT_MS,
-            security=broker.security.inter_broker.security,
-        )
+        self._peers = around.make_peers("share-states", REQUEST_TIMEOUT_MS)
 
     def look_again(self) -> None:
         """Brokers have come or gone."""
@@ -171,7 +167,7 @@ class ShareStates:
         backoff, attempt = Backoff(20, 1000), 0
         left = dict(questions)
         while left:
-            if SHARE_GROUP_STATE not in self._broker.image.topics:
+            if SHARE_GROUP_STATE not in self._image.topics:
                 await self._create_topic()
             by_node: dict[int, dict[tuple[bytes, int], Any]] = {}
             for key, question in left.items():
@@ -182,7 +178,7 @@ class ShareStates:
             for some in answered:
                 answers.update(some)
             left = {key: question for key, question in left.items() if answers[key].error_code in _RETRIED}
-            pause_s = backoff.wait_ms(attempt, self._broker.runtime.rng) / 1000
+            pause_s = backoff.wait_ms(attempt, self._around.runtime.rng) / 1000
             if not left or loop.time() + pause_s > deadline:
                 break
             attempt += 1
@@ -191,12 +187,12 @@ class ShareStates:
 
     async def _create_topic(self) -> None:
         try:
-            await self._broker.metadata.ensure_internal(SHARE_GROUP_STATE)
+            await self._metadata.ensure_internal(SHARE_GROUP_STATE)
         except HeadraceError as error:
             log.info("%s could not be created, and is tried again: %s", SHARE_GROUP_STATE, error)
 
     def _coordinator_of(self, key: StateKey) -> int:
-        state = self._broker.image.partition(SHARE_GROUP_STATE, self._here.coordinator.partition_of(key.name))
+        state = self._image.partition(SHARE_GROUP_STATE, self._here.coordinator.partition_of(key.name))
         return NO_LEADER if state is None else state.leader
 
     async def _ask_node(self, kind: _Kind, node_id: int, group_id: str, questions: Questions) -> Answers:
@@ -212,7 +208,7 @@ class ShareStates:
             by_topic[topic_id].partitions.append(question)
         request = kind.request(group_id=group_id, topics=list(by_topic.values()))
         try:
-            if self._broker.is_this(node_id):
+            if self._around.identity.is_this(node_id):
                 method = getattr(self._here.coordinator, kind.method)
                 response = await self._here.ask(method, request, kind.version)
             else:

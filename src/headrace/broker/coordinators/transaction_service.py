@@ -13,15 +13,15 @@ import asyncio
 import functools
 import logging
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
 
 from headrace.broker.coordinators.driver import CoordinatorDriver, RequestT
-from headrace.broker.coordinators.group_service import MarkerAppend
+from headrace.broker.coordinators.group_service import GroupService, MarkerAppend
 from headrace.broker.coordinators.marker_queues import MarkerQueues
+from headrace.broker.coordinators.producer_ids import ProducerIds
+from headrace.broker.coordinators.surroundings import CoordinatorSurroundings
 from headrace.broker.coordinators.verification_queues import VerificationQueues
 from headrace.broker.coordinators.write_order import Append, begin_append
-from headrace.broker.peers import Peers
-from headrace.broker.requests.dispatch import BROKER_CLIENT_ID, Pending, RequestContext
+from headrace.broker.requests.dispatch import Pending, RequestContext
 from headrace.cluster.image import TopicImage
 from headrace.cluster.records import NO_LEADER
 from headrace.cluster.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
@@ -44,10 +44,6 @@ from headrace.transactions import (
 )
 from headrace.transactions.shards import Shard
 
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
-
-
 log = logging.getLogger("headrace.broker.coordinator")
 
 #: How long another broker may take to answer, and the replicas of a partition to have a record.
@@ -61,19 +57,25 @@ class TransactionService(CoordinatorDriver[Outcome, Shard]):
 
     coordinator: TransactionCoordinator
 
-    def __init__(self, broker: Broker, coordinator: TransactionCoordinator) -> None:
-        super().__init__(broker, TRANSACTION_STATE, coordinator, REQUEST_TIMEOUT_MS)
-        self._peers = Peers(
-            broker.runtime,
-            lambda node_id: broker.replication.locate(node_id),
-            client_id=f"{BROKER_CLIENT_ID}{broker.node_id}-transactions",
-            request_timeout_ms=REQUEST_TIMEOUT_MS,
-            security=broker.security.inter_broker.security,
-        )
+    def __init__(
+        self,
+        around: CoordinatorSurroundings,
+        coordinator: TransactionCoordinator,
+        producer_ids: ProducerIds,
+        groups: GroupService,
+    ) -> None:
+        super().__init__(around, TRANSACTION_STATE, coordinator, REQUEST_TIMEOUT_MS)
+        self._producer_ids = producer_ids
+        self._groups = groups
+        self._peers = around.make_peers("transactions", REQUEST_TIMEOUT_MS)
         self._matching = asyncio.Lock()
-        self._questions = VerificationQueues(broker, self._peers, self.keep)
+        self._questions = VerificationQueues(around.cluster.image, self._peers, self.keep)
         self._markers = MarkerQueues(
-            broker, self._peers, is_current=self._is_current, tell=self._markers_written, keep=self.keep
+            around.cluster.image,
+            self._peers,
+            is_current=self._is_current,
+            tell=self._markers_written,
+            keep=self.keep,
         )
 
     def look_again(self) -> None:
@@ -99,7 +101,7 @@ class TransactionService(CoordinatorDriver[Outcome, Shard]):
         verification: Verification | None = None,
     ) -> object:
         """As the driver's; a call that found no producer id left is made again when there are some."""
-        if self.broker.producer_ids.is_empty:
+        if self._producer_ids.is_empty:
             return Pending(self._call_with_ids(method, context, request))
         return super().call(method, context, request)
 
@@ -112,7 +114,7 @@ class TransactionService(CoordinatorDriver[Outcome, Shard]):
         outcome = method(caller, request, self.now())
         while outcome.needs_producer_id:
             try:
-                await self.broker.producer_ids.fill()
+                await self._producer_ids.fill()
             except KafkaError as error:
                 log.warning("no producer id can be given for now: %s", error)
                 return _without_ids(request)
@@ -124,7 +126,7 @@ class TransactionService(CoordinatorDriver[Outcome, Shard]):
     def apply(self, outcome: Outcome, verification: Verification | None = None) -> None:
         if outcome.needs_producer_id:
             # Only timers get here: requests see to it that there are ids. The timer comes again.
-            self.keep(self.broker.producer_ids.fill())
+            self.keep(self._producer_ids.fill())
         super().apply(outcome, verification)
 
     def settled(self, outcome: Outcome) -> None:
@@ -152,9 +154,9 @@ class TransactionService(CoordinatorDriver[Outcome, Shard]):
         asked = list(partitions)
         index = self.coordinator.partition_of(transactional_id)
         node_id = self._questions.coordinator_of(index)
-        is_here = node_id is None or self.broker.is_this(node_id)
+        is_here = node_id is None or self.around.identity.is_this(node_id)
         if is_here and not adds:
-            if self.broker.out_of_touch is not None:
+            if self.around.out_of_touch() is not None:
                 return dict.fromkeys(asked, ErrorCode.NOT_COORDINATOR)
             return self.coordinator.verify(transactional_id, producer_id, epoch, asked)
         if node_id == NO_LEADER:
@@ -178,7 +180,7 @@ class TransactionService(CoordinatorDriver[Outcome, Shard]):
         for partition in request.partitions:
             leader = self._markers.leader_of(partition)
             # One that does not exist is refused in the words of this broker.
-            (here if leader is None or self.broker.is_this(leader) else elsewhere).append(partition)
+            (here if leader is None or self.around.identity.is_this(leader) else elsewhere).append(partition)
         if elsewhere:
             self._markers.send(request, elsewhere)
         if here or not elsewhere:
@@ -232,16 +234,16 @@ class TransactionService(CoordinatorDriver[Outcome, Shard]):
                 producer_id=producer_id,
                 producer_epoch=producer_epoch,
                 coordinator_epoch=coordinator_epoch,
-                timestamp=self.broker.runtime.clock.now_ms(),
+                timestamp=self.around.runtime.clock.now_ms(),
             )
             tell = functools.partial(_tell, answers[key])
             if key.topic == CONSUMER_OFFSETS:
                 # The offsets that were committed in the transaction count from then on, or are gone.
                 end = MarkerAppend(producer_id, commit, build, transaction_version)
-                self.broker.groups.end_transaction(key.partition, end, tell)
+                self._groups.end_transaction(key.partition, end, tell)
                 continue
             append = begin_append(
-                self.broker,
+                self.around,
                 *key,
                 build,
                 transaction_version=transaction_version,

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from headrace.broker.peer_queues import PeerQueues
 from headrace.broker.peers import PeerConnection, Peers
+from headrace.cluster.image import Image
 from headrace.cluster.topic_names import TRANSACTION_STATE
 from headrace.errors import ErrorCode
 from headrace.protocol.messages.add_partitions_to_txn import (
@@ -22,9 +22,6 @@ from headrace.protocol.messages.add_partitions_to_txn import (
 )
 from headrace.topics import TopicPartition
 from headrace.transactions import ADD_VERSION, errors_of
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 Errors = dict[TopicPartition, ErrorCode]
 
@@ -45,14 +42,14 @@ class _Question:
 
 
 class VerificationQueues(PeerQueues[_Question]):
-    def __init__(self, broker: Broker, peers: Peers, keep: Callable[[Coroutine[object, object, None]], object]) -> None:
+    def __init__(self, image: Image, peers: Peers, keep: Callable[[Coroutine[object, object, None]], object]) -> None:
         super().__init__(keep)
-        self._broker = broker
+        self._image = image
         self._peers = peers
 
     def coordinator_of(self, state_partition: int) -> int | None:
         """Who leads a partition of `__transaction_state`, `NO_LEADER`, or None when there is none such yet."""
-        state = self._broker.image.partition(TRANSACTION_STATE, state_partition)
+        state = self._image.partition(TRANSACTION_STATE, state_partition)
         return None if state is None else state.leader
 
     async def ask(self, node_id: int, state_partition: int, transaction: AddPartitionsToTxnTransaction) -> Errors:

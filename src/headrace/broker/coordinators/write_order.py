@@ -16,8 +16,8 @@ import logging
 from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from headrace.broker.coordinators.surroundings import CoordinatorSurroundings
 from headrace.broker.partitions.leadership import NO_LEADER_EPOCH
 from headrace.broker.partitions.partition import Partition
 from headrace.config import INT32_MAX
@@ -31,9 +31,6 @@ from headrace.errors import (
 )
 from headrace.log import Appended, Origin, Verification
 from headrace.runtime import Buffer
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 log = logging.getLogger("headrace.broker.coordinator")
 
@@ -109,7 +106,7 @@ class Append:
 
 
 def begin_append(
-    broker: Broker,
+    around: CoordinatorSurroundings,
     topic: str,
     index: int,
     build: Callable[[], Buffer],
@@ -127,7 +124,7 @@ def begin_append(
     """
     what = f"{topic}-{index}"
     try:
-        partition = broker.leaders.partition_here(topic, index)
+        partition = around.leaders.partition_here(topic, index)
         appended = partition.append(
             build(),
             origin=Origin.COORDINATOR,
@@ -144,10 +141,10 @@ def begin_append(
     return Append.under_way(what, index, asyncio.ensure_future(appended), partition, leader_epoch)
 
 
-def batch_bytes_max(broker: Broker, topic: str, index: int) -> int:
+def batch_bytes_max(around: CoordinatorSurroundings, topic: str, index: int) -> int:
     """The largest batch that the partition takes; of one that is not here any, as it is refused anyway."""
     try:
-        config = broker.partition(topic, index).log.config
+        config = around.replicas.get(topic, index).log.config
     except HeadraceError:
         return INT32_MAX
     bytes_max = min(config.max_message_bytes, config.segment_bytes)

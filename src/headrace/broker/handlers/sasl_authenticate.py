@@ -19,7 +19,8 @@ def sasl_authenticate(
 ) -> SaslAuthenticateResponse | Pending[SaslAuthenticateResponse]:
     login = context.connection.login
     if login is not None:
-        return login.authenticate(context, request)
+        answer: SaslAuthenticateResponse | Pending[SaslAuthenticateResponse] = login.authenticate(context, request)
+        return answer
     return SaslAuthenticateResponse(
         error_code=ErrorCode.ILLEGAL_SASL_STATE, error_message="This listener does not use SASL."
     )

@@ -30,7 +30,6 @@ class AbsentBrokers:
         clock: Clock,
         store: Store,
         metadata: MetadataService,
-        controller: Controller,
         *,
         grace_s: float,
         grace_after_outage_s: float,
@@ -38,7 +37,7 @@ class AbsentBrokers:
         self._clock = clock
         self._store = store
         self._metadata = metadata
-        self._controller = controller
+        self._controller = metadata.controller
         # Nothing says that the store was away when this broker has only just started: a moment is left to those who
         # start with it.
         self._grace_s = grace_s

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from headrace.broker.metadata.service import MetadataService
+from headrace.broker.partitions.replicas import Replicas
+from headrace.broker.view import ClusterView
 from headrace.cluster.records import DIRECTORY_LOST
 from headrace.errors import ErrorCode, HeadraceError
 from headrace.protocol.messages.assign_replicas_to_dirs import (
@@ -18,9 +21,6 @@ from headrace.protocol.messages.assign_replicas_to_dirs import (
     AssignReplicasToDirsRequest,
 )
 
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
-
 log = logging.getLogger("headrace.broker.directories")
 
 AGAIN_S: Final = 1.0
@@ -29,8 +29,11 @@ AGAIN_S: Final = 1.0
 class DirectoryReports:
     """Tells the controller of this broker's log directories, one report at a time."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, cluster: ClusterView, metadata: MetadataService, replicas: Replicas, *, is_alone: bool) -> None:
+        self._cluster = cluster
+        self._metadata = metadata
+        self._replicas = replicas
+        self._is_alone = is_alone
         self._later: asyncio.Task[None] | None = None
         self._one_at_a_time = asyncio.Lock()
         self._is_closed = False
@@ -72,8 +75,8 @@ class DirectoryReports:
         request = self._report()
         if request is None:
             return True
-        response = await self._broker.metadata.ask(self._broker.controller.assign_replicas_to_dirs, request)
-        if response.error_code == ErrorCode.KAFKA_STORAGE_ERROR and self._broker.membership is None:
+        response = await self._metadata.ask(self._metadata.controller.assign_replicas_to_dirs, request)
+        if response.error_code == ErrorCode.KAFKA_STORAGE_ERROR and self._is_alone:
             # The metadata is in that directory too: clients are refused one by one.
             log.error("leaders of offline partitions stay as they were: the metadata cannot be written")
             return True
@@ -83,8 +86,8 @@ class DirectoryReports:
         return not response.error_code
 
     def _report(self) -> AssignReplicasToDirsRequest | None:
-        broker = self._broker
-        lost = set(broker.replicas.offline)
+        broker, replicas = self._cluster, self._replicas
+        lost = set(replicas.offline)
         found: dict[bytes, dict[bytes, list[int]]] = {}
         for topic in broker.image.topics.values():
             for index, state in enumerate(topic.partitions):
@@ -93,7 +96,7 @@ class DirectoryReports:
                 is_lost = (topic.name, index) in lost
                 if is_lost == state.is_lost_at(broker.node_id):
                     continue
-                directory_id = DIRECTORY_LOST if is_lost else broker.replicas.directory_id(topic.name, index)
+                directory_id = DIRECTORY_LOST if is_lost else replicas.directory_id(topic.name, index)
                 if directory_id is not None:
                     found.setdefault(directory_id, {}).setdefault(topic.topic_id, []).append(index)
         if not found:

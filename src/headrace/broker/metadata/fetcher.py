@@ -6,9 +6,11 @@ takes nothing from it any more.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
-from headrace.broker.peers import PeerConnection
+from headrace.broker.metadata.service import MetadataService
+from headrace.broker.peers import PeerConnection, Peers
+from headrace.broker.view import ClusterView
 from headrace.cluster.image import InconsistentMetadataError
 from headrace.cluster.records import METADATA_TOPIC, METADATA_TOPIC_ID
 from headrace.cluster.store import Reading, Seat
@@ -23,27 +25,41 @@ from headrace.protocol.messages.fetch import (
     ReplicaState,
 )
 
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
-    from headrace.broker.metadata.membership import ClusterMembership
-
 _WHERE = "the metadata that the controller sent"
+
+
+class Controllers(Protocol):
+    """Who is the controller, and how it is asked (`membership.py`)."""
+
+    @property
+    def seat(self) -> Seat | None: ...
+    @property
+    def peers(self) -> Peers: ...
+    async def changed(self, timeout_s: float | None = None) -> None:
+        """Wait until another may be the controller."""
+
+    async def ask_seat(self, seat: Seat, lane: PeerConnection, request: Any, timeout_s: float) -> Any:
+        """The answer of this controller; None when another takes its seat before it has given one."""
+
+    def beat_now(self) -> None:
+        """The controller does not know this broker in its epoch: see soon what is to be done about it."""
 
 
 class MetadataFetcher:
     """Reads the metadata from whoever is the controller, as far as that is another broker."""
 
-    def __init__(self, broker: Broker, membership: ClusterMembership) -> None:
-        self._broker = broker
+    def __init__(self, cluster: ClusterView, metadata: MetadataService, membership: Controllers) -> None:
+        self._cluster = cluster
+        self._metadata = metadata
         self._membership = membership
-        config = broker.started_with
+        config = cluster.started_with
         self._bytes_max = config.get_int("controller.quorum.fetch.max.bytes")
         self._timeout_s = config.get_int("controller.quorum.fetch.timeout.ms") / 1000
 
     @property
     def is_controller(self) -> bool:
         """Whether the controller is here: what it appends comes to the image by itself."""
-        return self._broker.metadata.active.is_active
+        return self._metadata.active.is_active
 
     async def changed(self, timeout_s: float | None = None) -> None:
         """Wait until another may be the controller."""
@@ -69,7 +85,7 @@ class MetadataFetcher:
         if data.error_code:
             if data.error_code == ErrorCode.STALE_BROKER_EPOCH:
                 # Another life has this number, perhaps, and what this one led: what the controller said before is over.
-                self._broker.metadata.follower.heard_at = float("-inf")
+                self._metadata.follower.heard_at = float("-inf")
                 self._membership.beat_now()
             raise error_for(data.error_code, f"Broker {seat.member.node_id} gives no metadata from {offset} on.")
         if data.current_leader.leader_epoch != seat.epoch:
@@ -82,20 +98,20 @@ class MetadataFetcher:
 
     async def ask(self, former: Seat, epoch: int, timeout_s: float) -> None:
         """Fetch from a controller under the epoch of a later one, of which it learns by that."""
-        request = self.request_from(self._broker.image.offset, epoch)
+        request = self.request_from(self._cluster.image.offset, epoch)
         await self._membership.peers.request(
             former.member.node_id, PeerConnection.OUTCOMES, request, timeout_ms=timeout_s * 1000
         )
 
     def request_from(self, offset: int, epoch: int, wait_s: float = 0.0) -> FetchRequest:
         """What asks the controller of that epoch for all that comes after an offset."""
-        node_id = self._broker.node_id
+        node_id = self._cluster.node_id
         partition = FetchPartition(
             partition=0, current_leader_epoch=epoch, fetch_offset=offset, partition_max_bytes=self._bytes_max
         )
         return FetchRequest(
             replica_id=node_id,
-            replica_state=ReplicaState(replica_id=node_id, replica_epoch=self._broker.broker_epoch),
+            replica_state=ReplicaState(replica_id=node_id, replica_epoch=self._cluster.broker_epoch),
             max_wait_ms=int(wait_s * 1000),
             min_bytes=1,
             max_bytes=self._bytes_max,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from headrace.broker.partitions.replicas import Replicas
 from headrace.broker.peers import PeerConnection
@@ -26,9 +26,6 @@ from headrace.runtime import Runtime
 from headrace.runtime.letting_go import let_go
 from headrace.topics import TopicPartition
 
-if TYPE_CHECKING:
-    from headrace.broker.metadata.fetcher import MetadataFetcher
-
 log = logging.getLogger("headrace.broker.metadata")
 
 Follower = Callable[[Changes], None]
@@ -36,6 +33,22 @@ Follower = Callable[[Changes], None]
 _RETRY_S = 0.5
 _FETCH_WAIT_S = 0.5
 _FOLDED_AT_ONCE = 500
+
+
+class MetadataSource(Protocol):
+    """How another broker that is the controller is asked for the metadata (`fetcher.py`)."""
+
+    @property
+    def is_controller(self) -> bool:
+        """Whether the controller is here: what it appends comes to the image by itself."""
+
+    async def changed(self, timeout_s: float | None = None) -> None:
+        """Wait until another may be the controller."""
+
+    async def fetch(
+        self, offset: int, known_epoch: int, *, wait_s: float = 0.0, lane: PeerConnection = PeerConnection.METADATA
+    ) -> Reading:
+        """What comes after an offset; a `HeadraceError` says why there is none."""
 
 
 class MetadataFollower:
@@ -80,7 +93,7 @@ class MetadataFollower:
         self.deleted_before = await self.runtime.offload(fold, reading, fresh)
         self.image.become(fresh)
 
-    def start(self, fetcher: MetadataFetcher) -> None:
+    def start(self, fetcher: MetadataSource) -> None:
         """Follow what other brokers append, from now on."""
         loop = asyncio.get_running_loop()
         self._following = [loop.create_task(self._keep_fetching(fetcher)), loop.create_task(self._keep_reading())]
@@ -93,7 +106,7 @@ class MetadataFollower:
 
     # --- from the controller
 
-    async def _keep_fetching(self, fetcher: MetadataFetcher) -> None:
+    async def _keep_fetching(self, fetcher: MetadataSource) -> None:
         """Take what the controller appends: from another broker by Fetch, from this one as it comes."""
         while True:
             try:
@@ -115,7 +128,7 @@ class MetadataFollower:
                 self._set_fetching(False)
                 await fetcher.changed(_RETRY_S)
 
-    async def take_from(self, fetcher: MetadataFetcher) -> bool:
+    async def take_from(self, fetcher: MetadataSource) -> bool:
         """Take all that the controller has appended by now, if it is another broker that gives it.
 
         Neither behind what waits nor behind what the controller takes long for: each has a connection of its own.
@@ -130,7 +143,7 @@ class MetadataFollower:
         return True
 
     async def _take_fetched(
-        self, fetcher: MetadataFetcher, wait_s: float, lane: PeerConnection = PeerConnection.METADATA
+        self, fetcher: MetadataSource, wait_s: float, lane: PeerConnection = PeerConnection.METADATA
     ) -> int:
         """Take what the controller answers; the offset that its log ended at."""
         clock = self.runtime.clock

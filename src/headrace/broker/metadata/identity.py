@@ -12,12 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
+from headrace.broker.view import ClusterView
 from headrace.errors import HeadraceError
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 log = logging.getLogger("headrace.broker.metadata.identity")
 
@@ -29,21 +27,32 @@ class ReplacedError(HeadraceError):
 class Identity:
     """See the module."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, was_replaced: Callable[[str], None]) -> None:
+        """`was_replaced` is called when another process has the number, with the reason."""
+        self._cluster: ClusterView
+        self._tell = was_replaced
         #: Why this process does nothing any more.
         self.replaced: str | None = None
         self.was_replaced = asyncio.Event()
 
+    def begin(self, cluster: ClusterView) -> None:
+        """The number is known from now on."""
+        self._cluster = cluster
+
     @property
     def holds_number(self) -> bool:
         """Whether what the metadata says of this broker's number is about this process."""
-        known = self._broker.image.brokers.get(self._broker.node_id)
-        return self.replaced is None and known is not None and known.incarnation_id == self._broker.incarnation
+        cluster = self._cluster
+        known = cluster.image.brokers.get(cluster.node_id)
+        return self.replaced is None and known is not None and known.incarnation_id == cluster.incarnation
+
+    def is_this(self, node_id: int) -> bool:
+        """Whether the broker that the metadata names so is this one, and not another life of its number."""
+        return node_id == self._cluster.node_id and self.holds_number
 
     def look(self) -> None:
         """A registration is new here, in the metadata or as this broker's own epoch: look whose the number is."""
-        broker = self._broker
+        broker = self._cluster
         known = broker.image.brokers.get(broker.node_id)
         if known is None or known.incarnation_id == broker.incarnation or known.epoch < broker.broker_epoch:
             return
@@ -55,9 +64,9 @@ class Identity:
         if self.replaced is not None:
             return
         self.replaced = (
-            f"broker {self._broker.node_id} of epoch {self._broker.broker_epoch} was replaced: {reason}. If both "
+            f"broker {self._cluster.node_id} of epoch {self._cluster.broker_epoch} was replaced: {reason}. If both "
             "are to run, give one of them another node.id"
         )
         log.error("%s; this process serves nobody any more, and ends", self.replaced)
-        self._broker.was_replaced(self.replaced)
+        self._tell(self.replaced)
         self.was_replaced.set()

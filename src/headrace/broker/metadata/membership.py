@@ -12,17 +12,23 @@ import contextlib
 import functools
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from headrace.broker.listeners import ListenerSetting
 from headrace.broker.metadata.absent_brokers import AbsentBrokers
 from headrace.broker.metadata.controller_requests import ControllerRequests
 from headrace.broker.metadata.fetcher import MetadataFetcher
-from headrace.broker.metadata.service import ASK_TIMEOUT_S
+from headrace.broker.metadata.identity import Identity
+from headrace.broker.metadata.quorum import Observers
+from headrace.broker.metadata.service import ASK_TIMEOUT_S, MetadataService
 from headrace.broker.metadata.stalls import Stalls
 from headrace.broker.metadata.store_patience import REGISTRATION_TIMEOUT, Patience, StorePatience
+from headrace.broker.partitions.replicas import Replicas
 from headrace.broker.peers import PeerConnection, Peers
-from headrace.broker.requests.dispatch import BROKER_CLIENT_ID
+from headrace.broker.requests.access import BROKER_CLIENT_ID
 from headrace.broker.requests.refusals import tells
+from headrace.broker.security.inter_broker import InterBroker
+from headrace.broker.view import ClusterView
 from headrace.cluster.brokers import ProducerIdBlock, Registration
 from headrace.cluster.features import check_supported
 from headrace.cluster.image import InconsistentMetadataError
@@ -50,11 +56,8 @@ from headrace.protocol.messages.alter_partition import AlterPartitionRequest
 from headrace.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest
 from headrace.protocol.messages.broker_registration import BrokerRegistrationRequest, Feature
 from headrace.protocol.messages.broker_registration import Listener as RegisteredListener
+from headrace.runtime import Runtime
 from headrace.runtime.letting_go import let_go
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
-    from headrace.broker.server.listeners import ListenerSetting
 
 log = logging.getLogger("headrace.broker.metadata.membership")
 
@@ -77,41 +80,59 @@ class _PowerlessError(HeadraceError):
 class ClusterMembership:
     """This broker in a cluster of several."""
 
-    def __init__(self, broker: Broker, store: Store) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        runtime: Runtime,
+        cluster: ClusterView,
+        store: Store,
+        metadata: MetadataService,
+        replicas: Replicas,
+        identity: Identity,
+        observers: Observers,
+        inter_broker: InterBroker,
+        controller_is: Callable[[int], None],
+        registered: Callable[[int], None],
+        is_start_given_up: asyncio.Event,
+    ) -> None:
+        """`controller_is` is told who the controller is (-1: nobody is), `registered` the epoch of this process."""
+        self._cluster = cluster
         self._store = store
-        self._metadata = broker.metadata
-        self._clock = broker.runtime.clock
-        config = broker.started_with
+        self._metadata = metadata
+        self._replicas = replicas
+        self._identity = identity
+        self._inter_broker = inter_broker
+        self._controller_is, self._registered = controller_is, registered
+        self._is_start_given_up = is_start_given_up
+        self._clock = runtime.clock
+        config = cluster.started_with
         self._heartbeat_s = config.get_int("broker.heartbeat.interval.ms") / 1000
         self._registration_s = config.get_int(REGISTRATION_TIMEOUT) / 1000
         self._session_s = config.get_int("broker.session.timeout.ms") / 1000
         # A store may be silent for as long as a session lasts, and more than once in one decision.
         self._powerless_s = max(_POWERLESS_S, 4 * config.get_int("zookeeper.session.timeout.ms") / 1000)
         self._balance_s = float(config.get_int("leader.imbalance.check.interval.seconds"))
-        self.incarnation = broker.incarnation
-        self.member = StoreMember(broker.node_id, self.incarnation)
+        self.incarnation = cluster.incarnation
+        self.member = StoreMember(cluster.node_id, self.incarnation)
         self.seat: Seat | None = None
         self._absent = AbsentBrokers(
             self._clock,
             store,
-            broker.metadata,
-            broker.controller,
+            metadata,
             grace_s=min(self._heartbeat_s, self._session_s),
             grace_after_outage_s=self._session_s,
         )
         #: How this broker follows another that is the controller.
-        self.fetcher = MetadataFetcher(broker, self)
+        self.fetcher = MetadataFetcher(cluster, metadata, self)
         #: As the controller: how far the others follow.
-        self.observers = broker.observers
+        self.observers = observers
         #: Answers what brokers ask, where this one is the controller.
-        self.requests = ControllerRequests(broker.cluster_id, self._metadata, self)
+        self.requests = ControllerRequests(cluster.cluster_id, self._metadata, self)
         self.peers = Peers(
-            broker.runtime,
+            runtime,
             self._locate,
-            client_id=f"{BROKER_CLIENT_ID}{broker.node_id}-control",
+            client_id=f"{BROKER_CLIENT_ID}{cluster.node_id}-control",
             request_timeout_ms=int(ASK_TIMEOUT_S * 1000),
-            security=broker.security.inter_broker.security,
+            security=inter_broker.security,
         )
         # Well before anyone could take this broker for dead.
         self.stalls = Stalls(self._clock, self._session_s / 4, self._see_decided)
@@ -138,7 +159,7 @@ class ClusterMembership:
         first = listeners[0]
         addresses = tuple((one.name, one.advertised_host, one.public_port) for one in listeners)
         self.member = StoreMember(
-            self._broker.node_id, self.incarnation, first.advertised_host, first.public_port, addresses
+            self._cluster.node_id, self.incarnation, first.advertised_host, first.public_port, addresses
         )
         what = f"broker {self.member.node_id} cannot register with the store"
         await patience.insist(what, lambda: self._store.register(self.member))
@@ -156,14 +177,14 @@ class ClusterMembership:
     async def register(self, registration: Registration) -> int:
         """Be registered with the controller, which is asked until it does so; this broker's epoch."""
         self._registration = registration
-        patience = Patience(self._clock, self._registration_s, REGISTRATION_TIMEOUT, self._broker.is_start_given_up)
+        patience = Patience(self._clock, self._registration_s, REGISTRATION_TIMEOUT, self._is_start_given_up)
         what = f"broker {registration.node_id} is not registered by the controller"
         return await patience.insist(what, lambda: self._register(registration, max(_RETRY_S, patience.left_s)))
 
     async def _register(self, registration: Registration, timeout_s: float) -> int:
         request = BrokerRegistrationRequest(
             broker_id=registration.node_id,
-            cluster_id=self._broker.cluster_id,
+            cluster_id=self._cluster.cluster_id,
             incarnation_id=registration.incarnation_id,
             listeners=[
                 RegisteredListener(name=x.name, host=x.host, port=x.port, security_protocol=x.security_protocol)
@@ -192,7 +213,7 @@ class ClusterMembership:
         self._start(self._beat())
         self._start(self.stalls.watch())
         deadline = self._clock.monotonic() + self._registration_s
-        while self._is_fenced and not self._broker.is_start_given_up.is_set():
+        while self._is_fenced and not self._is_start_given_up.is_set():
             if self._clock.monotonic() > deadline:
                 log.warning("broker %d is still fenced; it serves when the controller lets it", self.member.node_id)
                 return
@@ -270,9 +291,7 @@ class ClusterMembership:
     def _seat_is(self, seat: Seat | None) -> None:
         self.seat = seat
         self.peers.look_again()
-        if self._broker.answers.controller_id != self.controller_id:
-            self._broker.answers.controller_id = self.controller_id
-            self._broker.pipeline.forget_kept()
+        self._controller_is(self.controller_id)
         self._tell()
 
     async def changed(self, timeout_s: float | None = None) -> None:
@@ -290,7 +309,7 @@ class ClusterMembership:
     async def _contend(self) -> None:
         """Be the controller, or know who is, for as long as this broker lives."""
         said, pause_s = "", _RETRY_S
-        while self._broker.identity.replaced is None:
+        while self._identity.replaced is None:
             try:
                 epoch = await self._store.elect(self.member)
                 if epoch is None:
@@ -371,14 +390,14 @@ class ClusterMembership:
         log.warning("this broker leads nothing until it is registered again: %s", reason)
         self._metadata.active.resign(reason)
         self._seat_is(None)
-        replicas = self._broker.replicas
+        replicas = self._replicas
         replicas.suspend("the session of this broker with the store is over; it registers again")
         said, pause_s = "", _RETRY_S
-        while self._broker.identity.replaced is None:
+        while self._identity.replaced is None:
             try:
                 await self._store.register(self.member)
                 await self._metadata.follower.catch_up()
-                if self._broker.identity.replaced is None:
+                if self._identity.replaced is None:
                     replicas.resume()
                 return
             except HeadraceError as error:
@@ -452,9 +471,9 @@ class ClusterMembership:
 
     async def _balance(self) -> None:
         """Let those lead that are named first, now and then (`auto.leader.rebalance.enable`)."""
-        if self._broker.config.get_bool("auto.leader.rebalance.enable"):
+        if self._cluster.config.get_bool("auto.leader.rebalance.enable"):
             with contextlib.suppress(RequestTimedOutError, KafkaStorageError):
-                await self._metadata.change(self._broker.controller.balance_leaders, followed=False)
+                await self._metadata.change(self._metadata.controller.balance_leaders, followed=False)
 
     # --- heartbeats
 
@@ -465,14 +484,14 @@ class ClusterMembership:
     def _heartbeat(self, *, want_shut_down: bool = False) -> BrokerHeartbeatRequest:
         return BrokerHeartbeatRequest(
             broker_id=self.member.node_id,
-            broker_epoch=self._broker.broker_epoch,
+            broker_epoch=self._cluster.broker_epoch,
             current_metadata_offset=self._metadata.image.offset,
             want_shut_down=want_shut_down,
         )
 
     async def _beat(self) -> None:
         is_connected = True
-        while self._broker.identity.replaced is None:
+        while self._identity.replaced is None:
             try:
                 # One that is late ends its connection: not that of requests which the controller takes long for.
                 lane = PeerConnection.HEARTBEATS
@@ -498,13 +517,13 @@ class ClusterMembership:
     async def _register_again(self, registration: Registration) -> None:
         """The controller does not know this broker in its epoch: it was unregistered, or another has its number."""
         try:
-            self._broker.is_registered(await self._register(registration, self._session_s))
+            self._registered(await self._register(registration, self._session_s))
         except DuplicateBrokerRegistrationError:
             # The session that this broker registered in is over, and another process has registered since.
-            self._broker.identity.give_up("the store has a session of another process under its number")
+            self._identity.give_up("the store has a session of another process under its number")
 
     async def reserve_producer_ids(self) -> ProducerIdBlock:
-        request = AllocateProducerIdsRequest(broker_id=self.member.node_id, broker_epoch=self._broker.broker_epoch)
+        request = AllocateProducerIdsRequest(broker_id=self.member.node_id, broker_epoch=self._cluster.broker_epoch)
         response = await self.ask_controller(request)
         if response.error_code:
             raise error_for(response.error_code, "The controller gave no producer ids.")
@@ -516,10 +535,10 @@ class ClusterMembership:
         """Where a broker is: the controller's address is known from the store, also before it is registered."""
         if self.seat is not None and self.seat.member.node_id == node_id:
             member = self.seat.member
-            host, port = member.address(self._broker.security.inter_broker.setting.name)
+            host, port = member.address(self._inter_broker.setting.name)
             return Node(node_id, host, port, incarnation=member.incarnation)
         broker = self._metadata.image.brokers.get(node_id)
-        return None if broker is None else self._broker.security.inter_broker.node(broker)
+        return None if broker is None else self._inter_broker.node(broker)
 
     async def ask_controller(
         self,

@@ -154,7 +154,7 @@ async def read(parts: Readable, at_s: float) -> Readings:
     for connection in acceptor.connections:
         found.connections[connection.listener] += 1
         found.waiting_requests += connection.is_only_waiting
-    found.malformed_requests = acceptor.broker.pipeline.malformed
+    found.malformed_requests = acceptor.pipeline.malformed
     found.refused_connections = acceptor.refused
     found.held_bytes, found.held_bytes_max = acceptor.held_bytes, acceptor.limits.frames.held_bytes_max
     found.answer_bytes, found.answer_bytes_max = acceptor.answers.held_bytes, acceptor.limits.answers_bytes_max

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from headrace.broker.requests.request_metrics import Times
 from headrace.config import Password
 
 if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
+    from headrace.broker.metrics.readings import Readable
+    from headrace.broker.telemetry.pushed import ClientMetrics
     from headrace.cluster.broker_config import BrokerConfig
 
 OFF = -1
@@ -20,38 +20,21 @@ def is_wanted(config: BrokerConfig) -> bool:
     return config.get_int("headrace.metrics.port") != OFF
 
 
-def begin(broker: Broker) -> tuple[str, Callable[[], Awaitable[None]]]:
-    """Serve the metrics of a broker: where, and what ends it."""
+def begin(parts: Readable, config: BrokerConfig, pushed: ClientMetrics) -> tuple[str, Callable[[], Awaitable[None]]]:
+    """Serve the metrics of a broker, and those that clients push to it: where, and what ends it."""
     # Here, so that a broker that serves none starts without these.
     from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 
     from headrace.broker.metrics.client_metrics import ClientMetricsCollector
     from headrace.broker.metrics.collector import BrokerCollector, watch_loop
-    from headrace.broker.metrics.readings import Readable
     from headrace.metrics import Exporter
 
     loop = asyncio.get_running_loop()
-    late = Times()
-    parts = Readable(
-        cluster=broker.cluster,
-        replicas=broker.replicas,
-        groups=broker.groups.coordinator,
-        metadata=broker.metadata,
-        directories=broker.directories,
-        acceptor=broker.acceptor,
-        requests=broker.pipeline.metrics,
-        isr=broker.replication.isr_counts,
-        cleaner=broker.maintenance.cleaner,
-        loop_late=late,
-        now_ms=broker.runtime.clock.now_ms,
-        listeners=tuple(setting.name for setting in broker.listener_settings),
-    )
     registry = CollectorRegistry()
     registry.register(BrokerCollector(parts, loop))
-    registry.register(ClientMetricsCollector(broker.telemetry.pushed))
+    registry.register(ClientMetricsCollector(pushed))
     ProcessCollector(registry=registry)
     PlatformCollector(registry=registry)
-    config = broker.started_with
     token = config["headrace.metrics.token"]
     exporter = Exporter(
         registry,
@@ -59,7 +42,7 @@ def begin(broker: Broker) -> tuple[str, Callable[[], Awaitable[None]]]:
         host=str(config["headrace.metrics.host"]),
         token=token.value if isinstance(token, Password) else None,
     )
-    stop_watching = watch_loop(loop, late.add)
+    stop_watching = watch_loop(loop, parts.loop_late.add)
 
     async def close() -> None:
         stop_watching()

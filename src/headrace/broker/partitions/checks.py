@@ -13,14 +13,12 @@ import functools
 from collections import deque
 from collections.abc import Callable
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from headrace.broker.requests.client import Client
 from headrace.broker.server.time_used import TimeUsed
 from headrace.errors import HeadraceError
 from headrace.runtime.interface import T, Ts, WorkerPool, Workers
-
-if TYPE_CHECKING:
-    from headrace.broker.server.connection import ServerConnection
 
 QUICK_THREADS = 2
 LONG_THREADS = 1
@@ -40,9 +38,7 @@ class Checks:
         self._quick = _Lane(workers.pool("headrace-checks", QUICK_THREADS), QUICK_THREADS, used, monotonic)
         self._long = _Lane(workers.pool("headrace-long-checks", LONG_THREADS), LONG_THREADS, used, monotonic)
 
-    def submit(
-        self, connection: ServerConnection, records: int | None, fn: Callable[[*Ts], T], *args: *Ts
-    ) -> asyncio.Future[T]:
+    def submit(self, connection: Client, records: int | None, fn: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
         """Do it for this connection; `records` is how many there are to look at, None if nobody knows."""
         is_quick = records is not None and records < LONG_FROM_RECORDS
         return (self._quick if is_quick else self._long).submit(connection, records or 0, fn, *args)
@@ -56,12 +52,10 @@ class _Lane:
         self._free = threads
         self._used = used
         self._now = monotonic
-        self._waiting: dict[ServerConnection, deque[_Waiting]] = {}
+        self._waiting: dict[Client, deque[_Waiting]] = {}
         self._takes_shortest = False
 
-    def submit(
-        self, connection: ServerConnection, records: int, fn: Callable[[*Ts], T], *args: *Ts
-    ) -> asyncio.Future[T]:
+    def submit(self, connection: Client, records: int, fn: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(connection, deque()).append((future, records // MUCH_MORE_RECORDS, fn, args))
         self._begin()
@@ -91,12 +85,10 @@ class _Lane:
             self._free -= 1
             work.add_done_callback(functools.partial(self._ended, connection, future, self._now()))
 
-    def _order(self, connection: ServerConnection) -> tuple[float, ...]:
+    def _order(self, connection: Client) -> tuple[float, ...]:
         return self._waiting[connection][0][1], *self._used.order(connection)
 
-    def _ended(
-        self, connection: ServerConnection, future: asyncio.Future[Any], began: float, work: asyncio.Future[Any]
-    ) -> None:
+    def _ended(self, connection: Client, future: asyncio.Future[Any], began: float, work: asyncio.Future[Any]) -> None:
         self._free += 1
         self._used.add(connection, self._now() - began)
         error = asyncio.CancelledError() if work.cancelled() else work.exception()

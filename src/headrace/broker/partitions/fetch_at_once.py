@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from headrace.broker.partitions.fetching import READ_AHEAD_BYTES
 from headrace.broker.partitions.leadership import NO_LEADER_EPOCH, Isolation
 from headrace.broker.partitions.replicas import Replicas
+from headrace.broker.requests.client import Client
 from headrace.broker.requests.rights import Operation, Resource
+from headrace.broker.requests.route import Route
 from headrace.broker.view import ClusterView
 from headrace.errors import KafkaError
 from headrace.log import WouldBlockError
 from headrace.records import CorruptBatchError
 from headrace.runtime import DiskError
-
-if TYPE_CHECKING:
-    from headrace.broker.requests.pipeline import Route
-    from headrace.broker.server.connection import ServerConnection
 
 _UNCOMMITTED, _COMMITTED = int(Isolation.READ_UNCOMMITTED), int(Isolation.READ_COMMITTED)
 _NAMES_BY_ID_SINCE = 13  # of Produce and Fetch
@@ -34,7 +30,7 @@ def fetch_at_once(
     position: int,
     route: Route,
     correlation_id: int,
-    connection: ServerConnection,
+    connection: Client,
     may_put_off: bool,
     cluster: ClusterView,
     replicas: Replicas,

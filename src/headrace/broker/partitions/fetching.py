@@ -140,7 +140,7 @@ class Fetching:
         #: A follower is checked as a whole, before it comes to this.
         rights = context.connection.rights
         self.rights_key = None if rights is None else rights.current_key()
-        self.is_checked = self.replica_id < 0 and context.connection.pipeline.access.authorizer is not None
+        self.is_checked = self.replica_id < 0 and context.connection.access.authorizer is not None
         self.throttle = rooms.throttles.leader if self.replica_id >= 0 else None
         #: What a follower's fetch says of it is noted once, however often it is looked at while it waits.
         self.is_looked_at = self.has_unknown = False

@@ -10,18 +10,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
-from headrace.broker import startup
 from headrace.broker.partitions.partition import Partition
 from headrace.broker.partitions.producer_memory import ProducerMemory
+from headrace.broker.partitions.replicas import Replicas
+from headrace.broker.view import ClusterView
 from headrace.errors import HeadraceError, KafkaStorageError
 from headrace.log import Log, checkpoints
 from headrace.log.cleaner import Cleaner, CompactionWorker
 from headrace.log.compaction_job import CleaningLimits
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
+from headrace.runtime import Runtime
 
 log = logging.getLogger("headrace.broker.partitions.maintenance")
 
@@ -31,19 +30,38 @@ NEVER_MS = 2**62
 SEGMENTS_AT_ONCE = 10
 
 
+@dataclass(frozen=True, slots=True)
+class OtherDuties:
+    """What is due from time to time of other rooms."""
+
+    sweep_connections: Callable[[], None]
+    take_snapshot_if_due: Callable[[], Awaitable[None]]
+
+
 class Maintenance:
     """The periodic duties of one broker."""
 
-    def __init__(self, broker: Broker, compaction_worker: CompactionWorker | None) -> None:
-        self._broker = broker
-        config = broker.config
+    def __init__(
+        self,
+        runtime: Runtime,
+        cluster: ClusterView,
+        replicas: Replicas,
+        duties: OtherDuties,
+        compaction_worker: CompactionWorker | None,
+        producer_bytes_max: int,
+    ) -> None:
+        self._clock = runtime.clock
+        self._cluster = cluster
+        self._replicas = replicas
+        self._duties = duties
+        config = cluster.config
         limits = CleaningLimits(
             dedupe_bytes=config.get_int("log.cleaner.dedupe.buffer.size"),
             load_factor=config.get_float("log.cleaner.io.buffer.load.factor"),
             io_bytes_per_s=config.get_float("log.cleaner.io.max.bytes.per.second"),
         )
         self.cleaner = Cleaner(
-            broker.runtime,
+            runtime,
             limits,
             compaction_worker=compaction_worker,
             change=self._change,
@@ -54,16 +72,14 @@ class Maintenance:
         self._is_stopping = False
         # What is wrong now: the duty, or the duty and the log, and its last failure. Gone when it goes well again.
         self.failing: dict[str, str] = {}
-        self.producer_memory = ProducerMemory(
-            startup.producer_bytes_max(config), self._partitions, broker.runtime.clock.monotonic
-        )
+        self.producer_memory = ProducerMemory(producer_bytes_max, self._partitions, runtime.clock.monotonic)
         # What was written down last. With the directory: each has its own, and that of a log that was moved knows
         # nothing of it yet. And after how many cuts: before one less is written down, and it may be given up.
         self._checkpointed: tuple[int, dict[tuple[str, int], tuple[str, int, int, int]]] = (0, {})
         self._watermarks: tuple[int, dict[tuple[str, int], tuple[str, int]]] = (0, {})
 
     def start(self) -> None:
-        config = self._broker.config
+        config = self._cluster.config
         retention_s = config.get_int("log.retention.check.interval.ms") / 1000
         checkpoint_s = config.get_int("log.flush.offset.checkpoint.interval.ms") / 1000
         self._every(SWEEP_INTERVAL_S, self._sweep)
@@ -126,7 +142,7 @@ class Maintenance:
     # --- duties
 
     async def _sweep(self) -> None:
-        self._broker.acceptor.sweep()
+        self._duties.sweep_connections()
 
     async def _forget_producers(self) -> None:
         """Forget producer ids where there are more than there is room for."""
@@ -134,7 +150,7 @@ class Maintenance:
 
     async def _flush(self) -> None:
         """Sync the logs whose topic asks for it by time (`flush.ms`)."""
-        now_ms = self._broker.runtime.clock.now_ms()
+        now_ms = self._clock.now_ms()
         due = [
             self._tried(f"flush of {partition.key}", partition.sync())
             for partition in self._partitions()
@@ -145,7 +161,7 @@ class Maintenance:
 
     async def _retain(self) -> None:
         """Delete segments that are too old or too many, and end those that compaction waits for."""
-        now_ms = self._broker.runtime.clock.now_ms()
+        now_ms = self._clock.now_ms()
         for partition in self._partitions():
             # Its disk may fail, or its topic be deleted: no reason to keep the others waiting.
             await self._tried(f"retention of {partition.key}", self._retain_log(partition, now_ms))
@@ -161,25 +177,25 @@ class Maintenance:
 
     async def _checkpoint(self) -> None:
         """Write down how far each log is durable, where it starts and what is committed; only when that has changed."""
-        directories = self._broker.directories
-        logs = [(key, partition.log) for key, partition in self._broker.replicas.partitions.items()]
+        directories = self._replicas.directories
+        logs = [(key, partition.log) for key, partition in self._replicas.partitions.items()]
         state = {key: (log.directory, log.recovery_point, log.start_offset, log.high_watermark) for key, log in logs}
         due = (directories.cuts_ended, state)
         if due != self._checkpointed:
-            await self._broker.replicas.change_directories(directories.checkpoint)
+            await self._replicas.change_directories(directories.checkpoint)
             self._checkpointed = due
 
     async def _checkpoint_watermarks(self) -> None:
         """Write down what is committed where other replicas decide that: a lone one finds it in its log."""
-        directories = self._broker.directories
+        directories = self._replicas.directories
         marks = {
             key: (partition.log.directory, partition.log.high_watermark)
-            for key, partition in self._broker.replicas.partitions.items()
+            for key, partition in self._replicas.partitions.items()
             if len(partition.leadership.replicas) > 1
         }
         due = (directories.cuts_ended, marks)
         if due != self._watermarks:
-            await self._broker.replicas.change_directories(directories.checkpoint, checkpoints.HIGH_WATERMARK)
+            await self._replicas.change_directories(directories.checkpoint, checkpoints.HIGH_WATERMARK)
             self._watermarks = due
 
     async def _compact(self) -> None:
@@ -197,23 +213,23 @@ class Maintenance:
                 raise KafkaStorageError(f"{current.partition} was moved or made anew while it was compacted")
             change()
 
-        await self._broker.partition(topic, index).turns.change_log(unless_exchanged)
+        await self._replicas.get(topic, index).turns.change_log(unless_exchanged)
 
     async def _sync(self, partition_log: Log) -> None:
-        await self._broker.partition(*partition_log.partition).sync()
+        await self._replicas.get(*partition_log.partition).sync()
 
     async def _write_cleaned(self, path: str, offset_of: Callable[[Log], int | None]) -> None:
-        await self._broker.replicas.change_directories(self._broker.directories.write_cleaned, path, offset_of)
+        await self._replicas.change_directories(self._replicas.directories.write_cleaned, path, offset_of)
 
     async def _tidy(self) -> None:
         """Remove what was deleted some time ago, and keep the metadata log short."""
         await self._tried("removal of deleted logs", self._remove_deleted())
-        await self._tried("snapshot of the metadata", self._broker.metadata.take_snapshot_if_due())
+        await self._tried("snapshot of the metadata", self._duties.take_snapshot_if_due())
 
     async def _remove_deleted(self) -> None:
         """One after the other, as thousands of files may take minutes: what the metadata says of logs comes between."""
-        replicas, clean_up = self._broker.replicas, self._broker.directories.clean_up
-        now_ms = self._broker.runtime.clock.now_ms()
+        replicas, clean_up = self._replicas, self._replicas.directories.clean_up
+        now_ms = self._clock.now_ms()
         while await replicas.change_directories(clean_up, now_ms, 1):
             pass
 
@@ -226,7 +242,7 @@ class Maintenance:
                 del self.failing[what]
 
     def _partitions(self) -> list[Partition]:
-        return [partition for partition in self._broker.replicas.partitions.values() if not partition.is_offline]
+        return [partition for partition in self._replicas.partitions.values() if not partition.is_offline]
 
 
 def _retain(partition_log: Log, now_ms: int, deleted: list[int]) -> None:

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from headrace.broker.partitions.fetch_at_once import name_of
 from headrace.broker.partitions.partition import Partition
+from headrace.broker.partitions.replicas import Replicas
 from headrace.broker.replication.commits import UncommittedError
+from headrace.broker.requests.client import Client
 from headrace.broker.requests.dispatch import PUT_OFF, PutOff
 from headrace.broker.requests.rights import Operation, Resource
+from headrace.broker.requests.route import Route
+from headrace.broker.view import ClusterView
 from headrace.cluster.topic_names import INTERNAL_TOPICS
 from headrace.errors import (
     CorruptMessageError,
@@ -41,13 +45,6 @@ from headrace.protocol.messages.produce import (
 from headrace.records import Codec
 from headrace.records.batch import ATTRIBUTES_AT, CODEC_MASK, HEADER_BYTES, PREFIX_BYTES, TRANSACTIONAL_BIT
 from headrace.runtime import Buffer
-
-if TYPE_CHECKING:
-    from headrace.broker.partitions.replicas import Replicas
-    from headrace.broker.requests.pipeline import Route
-    from headrace.broker.server.answer_line import InLine
-    from headrace.broker.server.connection import ServerConnection
-    from headrace.broker.view import ClusterView
 
 TOPIC_IDS_SINCE_VERSION = 13
 ZSTD_SINCE_VERSION = 7
@@ -79,9 +76,9 @@ _WITHOUT_LOG_START = (
 
 #: One client's batch that waits for the end of the turn: who sent it, its route, the correlation id, the topic as it
 #: stands in the request, the partition, the batch where it lies in the connection's buffer, and the size of the frame.
-_Waiting: TypeAlias = "tuple[ServerConnection, Route, int, bytes, int, memoryview, int]"
+_Waiting: TypeAlias = tuple[Client, Route, int, bytes, int, memoryview, int]
 #: Those that are appended together, and wait together: they have the partition, acks and the time for that in common.
-_Group: TypeAlias = "tuple[Partition, int, int]"
+_Group: TypeAlias = tuple[Partition, int, int]
 
 
 class TurnAppends:
@@ -121,7 +118,7 @@ class TurnAppends:
 
 
 def _append(partition: Partition, acks: int, timeout_ms: int, group: Sequence[_Waiting]) -> None:
-    now = group[0][0].acceptor.now
+    now = group[0][0].now
     began = now()
     try:
         # In the same turn it may have been deleted, its disk have failed, or another lead.
@@ -155,7 +152,7 @@ def _answer(group: Sequence[_Waiting], answers: Sequence[bytes | None], ran: flo
             counted[0].append(connection.frame_began)
             counted[1][0] += frame_bytes
             counted[1][1] += len(answer)
-    now = group[0][0].acceptor.now()
+    now = group[0][0].now()
     for route, (began, (request_bytes, response_bytes)) in sent.items():
         route.metrics.add_together(request_bytes, response_bytes, began, ran, now)
 
@@ -168,18 +165,18 @@ def _answer_later(
     used_s: float,
 ) -> None:
     """They wait for a disk, or for other replicas: meanwhile their connections may send more to other partitions."""
-    waiting: list[tuple[_Waiting, InLine]] = []
+    waiting: list[tuple[_Waiting, Callable[[bytes], None]]] = []
     for one, checked in zip(group, found):
         connection, route, correlation_id, _, _, _, frame_bytes = one
         if isinstance(checked, Exception):
             answers = _answers(partition, (one,), (checked,), ())
-            _answer((one,), answers, connection.acceptor.now(), used_s)
+            _answer((one,), answers, connection.now(), used_s)
             continue
-        place = connection.wait_put_off(route, correlation_id, frame_bytes, used_s)
-        if place is not None:
+        answer = connection.wait_put_off(route, correlation_id, frame_bytes, used_s)
+        if answer is not None:
             connection.uncommitted[partition.key] = outcomes
-            waiting.append((one, place))
-    group[0][0].acceptor.keep(outcomes)
+            waiting.append((one, answer))
+    group[0][0].keep(outcomes)
     outcomes.add_done_callback(functools.partial(_written, partition, group, found, waiting))
 
 
@@ -187,7 +184,7 @@ def _written(
     partition: Partition,
     group: Sequence[_Waiting],
     found: Sequence[Checked | Exception],
-    waiting: Sequence[tuple[_Waiting, InLine]],
+    waiting: Sequence[tuple[_Waiting, Callable[[bytes], None]]],
     done: asyncio.Future[list[Outcome]],
 ) -> None:
     """What they waited for has come: answer them."""
@@ -208,10 +205,10 @@ def _written(
     else:
         outcomes = done.result()
     answers = dict(zip(map(id, group), _answers(partition, group, found, outcomes)))
-    for one, place in waiting:
+    for one, tell in waiting:
         answer = answers[id(one)]
         assert answer is not None
-        place.answer(one[0], answer)
+        tell(answer)
 
 
 def _answers(
@@ -247,7 +244,7 @@ def produce_at_once(
     position: int,
     route: Route,
     correlation_id: int,
-    connection: ServerConnection,
+    connection: Client,
     may_put_off: bool,
     appends: TurnAppends,
 ) -> bytes | ProduceResponse | PutOff | None:

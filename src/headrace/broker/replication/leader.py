@@ -12,18 +12,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from headrace.error_codes import ErrorCode
 
 if TYPE_CHECKING:
-    from headrace.broker.replication.surroundings import Surroundings
     from headrace.log import Log
 
 UNKNOWN: Final = -1
 
 #: The broker epoch of a broker that may be in sync; None for one that is fenced, stopping or not registered.
 BrokerEpochs = Callable[[int], int | None]
+
+
+class OtherBrokers(Protocol):
+    """What a leader asks of others (a part of `Surroundings`)."""
+
+    @property
+    def lag_time_max_ms(self) -> float: ...
+    def now_ms(self) -> float: ...
+    def broker_epoch(self, node_id: int) -> int | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,19 +120,19 @@ class LeaderState:
     )
 
     @classmethod
-    def begin(cls, own_id: int, term: Term, log: Log, surroundings: Surroundings) -> LeaderState:
+    def begin(cls, own_id: int, term: Term, log: Log, others: OtherBrokers) -> LeaderState:
         """Of an epoch that is in effect: the log is as the former ones left it."""
         epochs = log.epochs
         began = epochs.entries[-1].start_offset if epochs.latest == term.leader_epoch else log.end_offset
         return cls(
             own_id,
             term,
-            surroundings.broker_epoch,
+            others.broker_epoch,
             # What was committed stays so, also where `flush.messages` asks for more by now than it did then.
             end_offset=max(log.durable_end, log.high_watermark),
             high_watermark=log.high_watermark,
-            now_ms=surroundings.now_ms(),
-            lag_time_max_ms=surroundings.lag_time_max_ms,
+            now_ms=others.now_ms(),
+            lag_time_max_ms=others.lag_time_max_ms,
             min_isr=log.config.min_insync_replicas,
             epoch_start_offset=began,
         )

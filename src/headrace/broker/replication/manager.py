@@ -11,13 +11,16 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, TypeAlias
 
+from headrace.broker.partitions.replicas import Replicas
 from headrace.broker.peers import PeerConnection, Peers
 from headrace.broker.replication.coming import ComingFollowers
 from headrace.broker.replication.fetcher import ReplicaFetcher
 from headrace.broker.replication.isr_changes import IsrChanges, IsrCounts
 from headrace.broker.replication.leader import LeaderState, Proposal
 from headrace.broker.replication.throttles import ReplicationThrottle, Throttles
-from headrace.broker.requests.dispatch import BROKER_CLIENT_ID
+from headrace.broker.requests.access import BROKER_CLIENT_ID
+from headrace.broker.security.inter_broker import InterBroker
+from headrace.broker.view import ClusterView
 from headrace.cluster.changes import Changes
 from headrace.errors import HeadraceError
 from headrace.log import LogCut
@@ -25,10 +28,9 @@ from headrace.net.node import Node
 from headrace.protocol.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
 from headrace.protocol.messages.fetch import FetchRequest, FetchResponse
 from headrace.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
-from headrace.runtime import DiskError
+from headrace.runtime import DiskError, Runtime
 
 if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
     from headrace.broker.partitions.partition import Partition
 
 logger = logging.getLogger("headrace.broker.replication")
@@ -59,18 +61,28 @@ class _Peer:
 class ReplicationManager:
     """The surroundings of this broker's partitions."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self.clock = broker.runtime.clock
-        self.ask_controller: AskController = self._decide_here
+    def __init__(
+        self,
+        runtime: Runtime,
+        cluster: ClusterView,
+        replicas: Replicas,
+        decide: AskController,
+        inter_broker: InterBroker,
+    ) -> None:
+        self._cluster = cluster
+        self._replicas = replicas
+        self._inter_broker = inter_broker
+        self.clock = runtime.clock
+        #: Where this broker is the controller for good, it decides by itself.
+        self.ask_controller: AskController = decide
         self.peers = Peers(
-            broker.runtime,
+            runtime,
             self.locate,
-            client_id=f"{BROKER_CLIENT_ID}{broker.node_id}-fetcher",
-            request_timeout_ms=broker.started_with.get_int("replica.socket.timeout.ms"),
-            security=broker.security.inter_broker.security,
+            client_id=f"{BROKER_CLIENT_ID}{cluster.node_id}-fetcher",
+            request_timeout_ms=cluster.started_with.get_int("replica.socket.timeout.ms"),
+            security=inter_broker.security,
         )
-        self.throttles = Throttles(broker)
+        self.throttles = Throttles(cluster, runtime.clock)
         self.coming = ComingFollowers()
         self._fetchers: dict[tuple[int, int], ReplicaFetcher] = {}
         self._changes = IsrChanges()
@@ -87,29 +99,29 @@ class ReplicationManager:
 
     @property
     def node_id(self) -> int:
-        return self._broker.node_id
+        return self._cluster.node_id
 
     @property
     def broker_epoch_here(self) -> int:
-        return self._broker.broker_epoch
+        return self._cluster.broker_epoch
 
     @property
     def lag_time_max_ms(self) -> float:
-        return float(self._broker.config.get_int("replica.lag.time.max.ms"))
+        return float(self._cluster.config.get_int("replica.lag.time.max.ms"))
 
     def now_ms(self) -> float:
         return self.clock.monotonic() * 1000
 
     def broker_epoch(self, node_id: int) -> int | None:
-        found = self._broker.image.brokers.get(node_id)
+        found = self._cluster.image.brokers.get(node_id)
         return found.epoch if found is not None and found.is_active else None
 
     def is_alive(self, node_id: int) -> bool:
-        found = self._broker.image.brokers.get(node_id)
+        found = self._cluster.image.brokers.get(node_id)
         return found is not None and not found.fenced
 
     def setting(self, key: str) -> int:
-        return self._broker.config.get_int(key)
+        return self._cluster.config.get_int(key)
 
     def role_changed(self, partition: Partition) -> None:
         """A partition leads or follows from now on; one that follows is fetched from its leader."""
@@ -124,7 +136,7 @@ class ReplicationManager:
 
     @contextlib.asynccontextmanager
     async def cutting(self, partition: Partition, offset: int) -> AsyncIterator[None]:
-        replicas = self._broker.replicas
+        replicas = self._replicas
         directories = replicas.directories
         cut = LogCut(partition.key, offset)
         try:
@@ -150,7 +162,7 @@ class ReplicationManager:
             self.throttles.follow(changes)
         if changes.brokers:
             node_ids = sorted(changes.brokers)
-            for partition in self._broker.replicas.partitions.values():
+            for partition in self._replicas.partitions.values():
                 partition.brokers_changed(node_ids)
 
     # --- fetchers
@@ -167,14 +179,10 @@ class ReplicationManager:
 
     def locate(self, node_id: int) -> Node | None:
         """Where other brokers reach that broker."""
-        found = self._broker.image.brokers.get(node_id)
-        return None if found is None else self._broker.security.inter_broker.node(found)
+        found = self._cluster.image.brokers.get(node_id)
+        return None if found is None else self._inter_broker.node(found)
 
     # --- in-sync replicas
-
-    async def _decide_here(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
-        broker = self._broker
-        return await broker.metadata.decide(broker.controller.alter_partition, request)
 
     async def _ask(self) -> None:
         """Ask the controller as long as there is something to ask, one request at a time."""
@@ -182,7 +190,7 @@ class ReplicationManager:
         await asyncio.sleep(0)
         said = ""
         while True:
-            request = self._changes.next_request(self.node_id, self._broker.broker_epoch)
+            request = self._changes.next_request(self.node_id, self._cluster.broker_epoch)
             if request is None:
                 return
             try:
@@ -216,7 +224,7 @@ class ReplicationManager:
         """Every half of the time that a follower may be behind, so it leaves after one to one and a half times that."""
         while True:
             await asyncio.sleep(self.lag_time_max_ms / 2000)
-            for partition in list(self._broker.replicas.partitions.values()):
+            for partition in list(self._replicas.partitions.values()):
                 if partition.state is not None:
                     try:
                         partition.check_in_sync()

@@ -12,10 +12,11 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
+from headrace.broker.view import ClusterView
 from headrace.config import INT64_MAX
+from headrace.runtime import Clock
 
 if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
     from headrace.broker.partitions.partition import Partition
     from headrace.cluster.changes import Changes
 
@@ -61,16 +62,16 @@ class Rate:
 class ReplicationThrottle:
     """One of a broker's two: its rate, and whose copies it counts for."""
 
-    def __init__(self, broker: Broker, keys: tuple[str, str]) -> None:
-        self._broker = broker
+    def __init__(self, cluster: ClusterView, clock: Clock, keys: tuple[str, str]) -> None:
+        self._cluster = cluster
         self._rate_key, self._replicas_key = keys
         self.bytes_per_s = INT64_MAX
-        config = broker.started_with
+        config = cluster.started_with
         self._rate = Rate(
             config.get_int("replication.quota.window.num"),
             float(config.get_int("replication.quota.window.size.seconds")),
         )
-        self._now: Callable[[], float] = broker.runtime.clock.monotonic
+        self._now: Callable[[], float] = clock.monotonic
         # The partitions of a topic whose replica here is throttled; None for all of them.
         self._named: dict[str, frozenset[int] | None] = {}
 
@@ -80,7 +81,7 @@ class ReplicationThrottle:
 
     def look_up(self, changed_topics: Iterable[str]) -> None:
         """After a change of the metadata: the rate may be another, and so may be what these topics say."""
-        found = self._broker.config.values.get(self._rate_key)
+        found = self._cluster.config.values.get(self._rate_key)
         self.bytes_per_s = found if isinstance(found, int) else INT64_MAX
         for topic in changed_topics:
             self._named.pop(topic, None)
@@ -94,13 +95,12 @@ class ReplicationThrottle:
         return named is None or index in named
 
     def _find(self, topic: str) -> frozenset[int] | None:
-        broker = self._broker
-        values = broker.controller.topic_config(broker.image, topic)[self._replicas_key]
+        values = self._cluster.topic_values(topic)[self._replicas_key]
         assert isinstance(values, tuple)
         if EVERY_REPLICA in values:
             return None
         pairs = (str(value).split(":") for value in values)
-        return frozenset(int(index) for index, node_id in pairs if int(node_id) == broker.node_id)
+        return frozenset(int(index) for index, node_id in pairs if int(node_id) == self._cluster.node_id)
 
     def holds_back(self, partition: Partition, replica_id: int) -> bool:
         """Whether a replica gets nothing more of a partition for now."""
@@ -119,9 +119,9 @@ class ReplicationThrottle:
 class Throttles:
     """Both of a broker's. Each is None as long as there is no rate to keep, which is nearly always."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._leader = ReplicationThrottle(broker, LEADER)
-        self._follower = ReplicationThrottle(broker, FOLLOWER)
+    def __init__(self, cluster: ClusterView, clock: Clock) -> None:
+        self._leader = ReplicationThrottle(cluster, clock, LEADER)
+        self._follower = ReplicationThrottle(cluster, clock, FOLLOWER)
         self.leader: ReplicationThrottle | None = None
         self.follower: ReplicationThrottle | None = None
 

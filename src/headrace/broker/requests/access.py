@@ -12,13 +12,14 @@ none goes the long way (`RequestPipeline.begin`), and is told with the answer fo
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from headrace.broker.requests.rights import CLUSTER_NAME, Operation, Resource
+from headrace.protocol.api import ApiKey
 
-if TYPE_CHECKING:
-    from headrace.broker.requests.dispatch import RequestContext
-
+#: How the client ids of brokers begin, when they ask each other: a request that says so goes no further. It is believed
+#: where `Access.is_broker` holds, too.
+BROKER_CLIENT_ID: Final = "__headrace_broker-"
 # Whoever has not said who it is.
 ANONYMOUS: Final = "User:ANONYMOUS"
 # How many principals (from different hosts) are remembered, and how many verdicts for each.
@@ -39,12 +40,27 @@ class Authorizer(Protocol):
         """Whether there can be any resource of this kind that the principal may do this to."""
 
 
+class AuditedRequest(Protocol):
+    """A request, as far as it is told of in the audit log."""
+
+    @property
+    def client_id(self) -> str | None: ...
+    @property
+    def principal(self) -> str: ...
+    @property
+    def client_host(self) -> str: ...
+    @property
+    def listener(self) -> str: ...
+    @property
+    def api_key(self) -> ApiKey: ...
+
+
 class Audit(Protocol):
     """Hears what is refused, and what is changed."""
 
-    def refused(self, context: RequestContext, operation: Operation, resource: Resource, name: str) -> None: ...
+    def refused(self, context: AuditedRequest, operation: Operation, resource: Resource, name: str) -> None: ...
     def login_refused(self, host: str, listener: str, why: str) -> None: ...
-    def changed(self, context: RequestContext, names: Sequence[str], *, is_done: bool) -> None: ...
+    def changed(self, context: AuditedRequest, names: Sequence[str], *, is_done: bool) -> None: ...
 
 
 class Meter(Protocol):
@@ -170,7 +186,7 @@ class Access:
         self.has_strangers = False
         self._rights: dict[tuple[str, str], Rights] = {}
 
-    def refused(self, context: RequestContext, operation: Operation, resource: Resource, name: str) -> None:
+    def refused(self, context: AuditedRequest, operation: Operation, resource: Resource, name: str) -> None:
         """Something that was asked for is not allowed."""
         if self.audit is not None:
             self.audit.refused(context, operation, resource, name)

@@ -12,35 +12,18 @@ import importlib
 import inspect
 import pkgutil
 from collections.abc import Awaitable, Callable, Generator
-from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
+from headrace.broker.requests.access import BROKER_CLIENT_ID, Meter
+from headrace.broker.requests.client import Client
+from headrace.broker.requests.handler import AtOnce, Handler, HandlerFunction
 from headrace.broker.requests.rights import Operation, Requirement, Resource
+from headrace.broker.requests.route import Route
 from headrace.protocol.api import ApiKey, api
 
-if TYPE_CHECKING:
-    from headrace.broker.requests.access import Meter
-    from headrace.broker.requests.pipeline import Route
-    from headrace.broker.server.connection import ServerConnection
-
-#: How the client ids of brokers begin, when they ask each other: a request that says so goes no further. It is believed
-#: where `Access.is_broker` holds, too.
-BROKER_CLIENT_ID: Final = "__headrace_broker-"
-
 R = TypeVar("R")
-# Given the request, its context and the services that it names (`services.py`), it gives a response, `NO_RESPONSE` or
-# `Pending`; an `async def` one gives a coroutine of the first two.
-HandlerFunction: TypeAlias = Callable[..., Any]
-#: How many parameters of a handler, and of its `at_once`, are not services.
-HANDLER_OWN: Final = 2
-AT_ONCE_OWN: Final = 6
 F = TypeVar("F", bound=HandlerFunction)
-# For requests of a fixed shape: given the frame, where its body begins, its route, the correlation id, the connection,
-# whether it may be PUT_OFF, and the services that it names: the whole answer, or a response that is still to be
-# encoded; or None, having done nothing, when the request has another shape, is not allowed, is over a quota or has to
-# wait.
-AtOnce: TypeAlias = Callable[..., Any]
 
 
 class PutOff(Enum):
@@ -127,7 +110,7 @@ class RequestContext:
         route: Route,
         correlation_id: int,
         client_id: str | None,
-        connection: ServerConnection,
+        connection: Client,
         request_bytes: int,
         began: float,
         queue_s: float,
@@ -182,7 +165,7 @@ class RequestContext:
         """The same of what was asked for: a refusal is written to the audit log."""
         if self.may(operation, resource, name):
             return True
-        self.connection.pipeline.access.refused(self, operation, resource, name)
+        self.connection.access.refused(self, operation, resource, name)
         return False
 
     def may_on_cluster(self, operation: Operation) -> bool:
@@ -197,7 +180,7 @@ class RequestContext:
     @property
     def topics_to_know(self) -> Callable[[str], bool] | None:
         """Of which topics who asks may know; None: of all."""
-        if self.connection.pipeline.access.authorizer is None:
+        if self.connection.access.authorizer is None:
             return None
         return functools.partial(self.may, Operation.DESCRIBE, Resource.TOPIC)
 
@@ -213,31 +196,6 @@ class RequestContext:
     def listener(self) -> str:
         """The name of the listener it came through, which decides the addresses it is told."""
         return self.connection.listener
-
-
-@dataclass(frozen=True, slots=True)
-class Handler:
-    api_key: ApiKey
-    low: int
-    high: int
-    advertised_low: int
-    requires: tuple[Requirement, ...]
-    is_async: bool
-    #: It may wait long for what others do, and changes nothing when it is given up.
-    only_waits: bool
-    #: Unless they tell an error, its answers follow from the request, the listener and the metadata, and nothing else.
-    keeps_answers: bool
-    #: What its requests name again and again is answered once.
-    each_once: bool
-    #: Brokers send it to each other; others are not told of it.
-    between_brokers: bool
-    function: HandlerFunction
-    #: Tried first.
-    at_once: AtOnce | None
-    #: Of a version: what `at_once` reads and writes such requests with, as `Route.shape`.
-    shape: Callable[[int], Any] | None
-    request_class: type
-    response_class: type
 
 
 _handlers: dict[int, Handler] = {}

@@ -9,12 +9,8 @@ hundred times as long as to name them, so that there the bound can be higher.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from headrace.cluster.image import Image
 from headrace.protocol.api import ApiKey
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 ELEMENTS_ALWAYS = 3_000
 ELEMENTS_PER_PARTITION = 5
@@ -25,13 +21,13 @@ _MAKING = frozenset((ApiKey.CREATE_TOPICS, ApiKey.CREATE_PARTITIONS))
 class ElementBound:
     """Counts the partitions when the metadata has changed, and only if somebody asks."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, image: Image) -> None:
+        self._image = image
         self._offset = -1
         self._max = ELEMENTS_ALWAYS
 
     def max_of(self, api_key: ApiKey) -> int:
-        image = self._broker.image
+        image = self._image
         if image.offset != self._offset:
             self._offset = image.offset
             partitions = sum(len(topic.partitions) for topic in image.topics.values())

@@ -7,10 +7,7 @@ equal request gets equal bytes; only the correlation id before them is its own.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, TypeAlias
-
-if TYPE_CHECKING:
-    from headrace.broker.requests.pipeline import Route
+from typing import TypeAlias
 
 # The listener that a request came in through, and the rights of who asks (`Rights.current_key`).
 SeenBy: TypeAlias = tuple[str, object]
@@ -26,14 +23,15 @@ HEAD_BYTES = _HEAD.size
 class KeptAnswers:
     """By API key and version, listener, rights and request. Any change of the metadata drops them all."""
 
-    __slots__ = ("_answers", "_bytes", "_offset")
+    __slots__ = ("_answers", "_bytes", "_bytes_max", "_offset")
 
-    def __init__(self) -> None:
-        self._answers: dict[tuple[Route, SeenBy, bytes], bytes] = {}
+    def __init__(self, bytes_max: int = KEPT_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self._answers: dict[tuple[object, SeenBy, bytes], bytes] = {}
         self._bytes = 0
         self._offset = -1
 
-    def find(self, route: Route, seen_by: SeenBy, request: bytes, metadata_offset: int) -> bytes | None:
+    def find(self, route: object, seen_by: SeenBy, request: bytes, metadata_offset: int) -> bytes | None:
         """What was answered to these bytes, without length and correlation id; None when it has to be found out."""
         if metadata_offset != self._offset:
             self._clear(metadata_offset)
@@ -45,12 +43,12 @@ class KeptAnswers:
         if metadata_offset != self._offset:
             self._clear(metadata_offset)
 
-    def keep(self, route: Route, seen_by: SeenBy, request: bytes, answer: bytes, metadata_offset: int) -> None:
+    def keep(self, route: object, seen_by: SeenBy, request: bytes, answer: bytes, metadata_offset: int) -> None:
         """Keep a whole answer that was made of the metadata as it was at that offset."""
         if metadata_offset != self._offset or len(request) > REQUEST_BYTES_MAX:
             return
         self._bytes += len(request) + len(answer) + ENTRY_BYTES
-        if self._bytes > KEPT_BYTES_MAX:
+        if self._bytes > self._bytes_max:
             self._clear(metadata_offset)
             return
         self._answers[route, seen_by, request] = answer[HEAD_BYTES:]

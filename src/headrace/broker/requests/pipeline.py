@@ -15,120 +15,45 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
-from headrace.broker.audit.acts import ACTS
 from headrace.broker.requests.access import Access
+from headrace.broker.requests.client import Client
 from headrace.broker.requests.dispatch import (
-    AT_ONCE_OWN,
-    HANDLER_OWN,
     NO_RESPONSE,
     PUT_OFF,
     Afterwards,
-    AtOnce,
     CloseConnectionError,
-    Handler,
-    HandlerFunction,
     Pending,
     PutOff,
     RequestContext,
     load_handlers,
 )
 from headrace.broker.requests.element_bound import ELEMENTS_ALWAYS, ElementBound
-from headrace.broker.requests.kept_answers import REQUEST_BYTES_MAX, KeptAnswers, whole
+from headrace.broker.requests.handler import AT_ONCE_OWN, HANDLER_OWN, Functions
+from headrace.broker.requests.kept_answers import KEPT_BYTES_MAX, REQUEST_BYTES_MAX, KeptAnswers, whole
 from headrace.broker.requests.repeated import drop_repeated
 from headrace.broker.requests.request_metrics import ApiMetrics
+from headrace.broker.requests.route import Route
 from headrace.broker.requests.services import Services, bound
+from headrace.cluster.image import Image
 from headrace.errors import ErrorCode
 from headrace.protocol import codec
 from headrace.protocol.api import ApiKey
 from headrace.protocol.codec import REQUEST_HEADER_BYTES, read_request_header, unpack_request_header
-from headrace.protocol.codegen import decoder
-from headrace.protocol.error_finder import error_finder
 from headrace.protocol.wire import HEADER_TAGS_MAX, MalformedMessageError, skip_tags
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
-    from headrace.broker.server.connection import ServerConnection
 
 # None lets a request go on, and so does `Afterwards`. Anything else is the response that refuses it;
 # `CloseConnectionError` does so without.
 Check: TypeAlias = Callable[[RequestContext, Any], Any]
 
-# What handles requests of an API key, and what is tried before.
-Functions: TypeAlias = tuple[HandlerFunction, AtOnce | None]
-
-THROTTLE_FIELD = "throttle_time_ms"
-
-
-class Route:
-    """All that is the same for every request of one API key and version."""
-
-    __slots__ = (
-        "act",
-        "api_version",
-        "at_once",
-        "consumes",
-        "decode",
-        "each_once",
-        "encode",
-        "function",
-        "handler",
-        "has_tags",
-        "is_async",
-        "is_split",
-        "keeps_frame",
-        "kept",
-        "metrics",
-        "produces",
-        "shape",
-        "shares",
-        "tells_error",
-        "tells_throttle",
-    )
-
-    def __init__(
-        self, handler: Handler, api_version: int, metrics: ApiMetrics, kept: KeptAnswers, functions: Functions
-    ) -> None:
-        self.handler = handler
-        self.api_version = api_version
-        self.metrics = metrics
-        self.function, self.at_once = functions
-        self.is_async = handler.is_async
-        #: Whether others have their turn before the answer is encoded: what is asked for often is told at once.
-        self.is_split = handler.is_async and handler.api_key not in (ApiKey.PRODUCE, ApiKey.FETCH)
-        self.each_once = handler.each_once
-        self.act = ACTS.get(handler.api_key)
-        #: Whether quotas count the bytes of the request, or of the answer.
-        self.produces = handler.api_key == ApiKey.PRODUCE
-        self.consumes = handler.api_key == ApiKey.FETCH
-        self.shares = handler.api_key == ApiKey.SHARE_FETCH
-        #: Whether a request that waits counts with its frame: as its records are there, or by what was made of it. A
-        #: fetch may wait for minutes, and remembers little of what it asked for.
-        self.keeps_frame = handler.api_key is not ApiKey.FETCH
-        self.kept = kept if handler.keeps_answers else None
-        self.tells_error = error_finder(handler.response_class)
-        self.tells_throttle = THROTTLE_FIELD in handler.response_class.__slots__  # type: ignore[attr-defined]  # made so by `schema`
-        is_served = handler.low <= api_version <= handler.high
-        # ApiVersions from the future: its body is not read, and the answer is the one that any client can read.
-        version = api_version if is_served else 0
-        self.decode = decoder(handler.request_class, version) if is_served else None
-        self.has_tags = is_served and codec.has_flexible_header(handler.request_class, version)
-        self.encode = codec.response_encoder(handler.response_class, version)
-        self.shape: Any = handler.shape(version) if handler.shape is not None and is_served else None
-
-    def encode_refusal(self, response: Any, correlation_id: int) -> bytes:
-        """The whole answer of a request that is answered at once, but not with what it asks for."""
-        if self.tells_error(response):
-            self.metrics.errors += 1
-        return b"".join(self.encode(response, correlation_id))
-
 
 class RequestPipeline:
     """Takes the requests of all connections of a broker through the same steps."""
 
-    def __init__(self, broker: Broker) -> None:
-        self.broker = broker
+    def __init__(self, now: Callable[[], float], image: Image, kept_bytes_max: int = KEPT_BYTES_MAX) -> None:
+        """`now` is the monotonic clock; `image` is always the same one, whose content changes. `kept_bytes_max` is what
+        answers may have that are given again."""
         self.who: Check | None = None
         self.may: Check | None = None
         self.limited: Check | None = None
@@ -137,10 +62,11 @@ class RequestPipeline:
         #: Requests that were none: what they ask for is not known, or not served.
         self.malformed = 0
         self._routes: dict[int, Route] = {}
-        self._now = broker.runtime.clock.monotonic
+        self._now = now
+        self._image = image
         self.access = Access()
-        self._elements = ElementBound(broker)
-        self._kept = KeptAnswers()
+        self._elements = ElementBound(image)
+        self._kept = KeptAnswers(kept_bytes_max)
         self.functions: dict[int, Functions] = {}
 
     def serve_with(self, services: Services) -> None:
@@ -151,7 +77,7 @@ class RequestPipeline:
             self.functions[api_key] = function, at_once
 
     def at_once(
-        self, connection: ServerConnection, frame: memoryview, *, may_put_off: bool
+        self, connection: Client, frame: memoryview, *, may_put_off: bool
     ) -> tuple[Route, bytes | PutOff] | None:
         """The whole answer, where it is known already or the request is of a shape that is answered in one go.
 
@@ -186,10 +112,10 @@ class RequestPipeline:
         if route.kept is None or not 0 <= len(frame) - position <= REQUEST_BYTES_MAX:
             return None
         seen_by = (connection.listener, rights.current_key())
-        kept = route.kept.find(route, seen_by, bytes(frame[position:]), self.broker.image.offset)
+        kept = route.kept.find(route, seen_by, bytes(frame[position:]), self._image.offset)
         return None if kept is None else (route, whole(kept, correlation_id))
 
-    def begin(self, connection: ServerConnection, frame: memoryview, arrived: float, began: float) -> RequestContext:
+    def begin(self, connection: Client, frame: memoryview, arrived: float, began: float) -> RequestContext:
         """Take a request as far as it goes without waiting; `context.result` is what came of it. It is `began` now.
 
         Raises `MalformedMessageError` or `CloseConnectionError` where the connection has to be closed.
@@ -211,7 +137,7 @@ class RequestPipeline:
                 position = skip_tags(frame, position, HEADER_TAGS_MAX) if frame[position] else position + 1
             if route.kept is not None and len(frame) - position <= REQUEST_BYTES_MAX:
                 context.to_keep = bytes(frame[position:])
-                route.kept.expect(self.broker.image.offset)
+                route.kept.expect(self._image.offset)
             if route.decode is None:
                 request = route.handler.request_class()
             elif len(frame) <= ELEMENTS_ALWAYS:
@@ -259,7 +185,7 @@ class RequestPipeline:
         context.ran = self._now()
         return context
 
-    def _may_ask(self, connection: ServerConnection, api_key: int) -> bool:
+    def _may_ask(self, connection: Client, api_key: int) -> bool:
         if connection.login is None:
             raise CloseConnectionError("a request of somebody who is not known")
         return connection.login.may_ask(api_key)
@@ -330,7 +256,7 @@ class RequestPipeline:
             rights = context.connection.rights
             if rights is not None and not context.throttle_s:
                 seen_by = (context.connection.listener, rights.current_key())
-                route.kept.keep(route, seen_by, context.to_keep, b"".join(parts), self.broker.image.offset)
+                route.kept.keep(route, seen_by, context.to_keep, b"".join(parts), self._image.offset)
         return parts
 
     def sent(self, context: RequestContext, now: float) -> None:

@@ -26,7 +26,7 @@ from headrace.net.tls import der_of, identity, renew
 from headrace.runtime import Runtime
 
 if TYPE_CHECKING:
-    from headrace.broker.server.listeners import ListenerSetting
+    from headrace.broker.listeners import ListenerSetting
     from headrace.cluster.broker_config import BrokerConfig
     from headrace.cluster.image import BrokerImage, Image
 

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
+from headrace.broker.requests.client import Client
 from headrace.broker.security.tls import ListenerTls
 from headrace.broker.security.users import TokenLookup, password_check, scram_lookup
 from headrace.config import ConfigError, Password
@@ -17,8 +18,7 @@ from headrace.runtime.rarely import Rarely
 from headrace.words import visible
 
 if TYPE_CHECKING:
-    from headrace.broker.server.connection import ServerConnection
-    from headrace.broker.server.listeners import ListenerSetting
+    from headrace.broker.listeners import ListenerSetting
     from headrace.cluster.broker_config import BrokerConfig
     from headrace.cluster.image import Image
 
@@ -68,10 +68,10 @@ class ListenerSecurity:
         """For how long a login holds; 0: as long as the connection lives."""
         return self._sessions_ms.get(mechanism, 0)
 
-    def tell_refusal(self, connection: ServerConnection, why: str) -> None:
+    def tell_refusal(self, connection: Client, why: str) -> None:
         """Into the log, a line a second at most. What a client said in it is escaped."""
         self.refused += 1
-        audit = connection.pipeline.access.audit
+        audit = connection.access.audit
         if audit is not None:
             audit.login_refused(connection.peer_host, self.name, why)
         count = self._refusals.happened()
@@ -85,7 +85,7 @@ class ListenerSecurity:
                 more,
             )
 
-    def tell_stranger(self, connection: ServerConnection) -> None:
+    def tell_stranger(self, connection: Client) -> None:
         """Somebody asked for what is for brokers, and is not known as one."""
         if self._strangers.happened():
             log.warning(

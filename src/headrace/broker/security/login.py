@@ -11,9 +11,11 @@ import asyncio
 import logging
 import struct
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from headrace.broker.requests.client import Client
 from headrace.broker.requests.dispatch import CloseConnectionError, Pending, RequestContext
+from headrace.broker.security.listener import ListenerSecurity
 from headrace.errors import ErrorCode, KafkaError, SaslAuthenticationFailedError
 from headrace.net.frames import FrameRefusedError
 from headrace.net.sasl.serving import BadCredentialsError, Proof, ServerMechanism
@@ -21,10 +23,6 @@ from headrace.protocol.api import ApiKey
 from headrace.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from headrace.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from headrace.words import visible
-
-if TYPE_CHECKING:
-    from headrace.broker.security.listener import ListenerSecurity
-    from headrace.broker.server.connection import ServerConnection
 
 log = logging.getLogger("headrace.broker.security")
 
@@ -52,7 +50,7 @@ class Login:
         "_version", "proof",
     )  # fmt: skip
 
-    def __init__(self, connection: ServerConnection, security: ListenerSecurity) -> None:
+    def __init__(self, connection: Client, security: ListenerSecurity) -> None:
         self._connection = connection
         self._security = security
         self._state = State.BEGUN
@@ -126,10 +124,10 @@ class Login:
         if not self._security.session_ms(self._mechanism_name):
             return False
         began = self._renewal_began
-        return began is None or self._connection.acceptor.now() - began >= RENEWAL_PAUSE_S
+        return began is None or self._connection.now() - began >= RENEWAL_PAUSE_S
 
     def _begin_renewal(self) -> None:
-        self._renewal_began = self._connection.acceptor.now()
+        self._renewal_began = self._connection.now()
         self._steps = 0
         self._stop_expiry()
         self._connection.identify(None)
@@ -240,6 +238,6 @@ class Login:
             self._expiry = None
 
 
-def is_stranger(connection: ServerConnection) -> bool:
+def is_stranger(connection: Client) -> bool:
     """Whether it has never shown who is at the other end, and has to."""
     return connection.rights is None and (connection.login is None or connection.login.proof is None)

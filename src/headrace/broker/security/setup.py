@@ -7,11 +7,12 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from headrace.broker.requests.access import Access
 from headrace.broker.security.inter_broker import InterBroker
 from headrace.broker.security.jwt_keys import MECHANISM, URL_KEY, SignedTokens, token_checks
 from headrace.broker.security.listener import ListenerSecurity, enabled_mechanisms, listener_security
 from headrace.broker.security.tls import is_of_tls
-from headrace.broker.security.tokens import DelegationTokens
+from headrace.broker.security.tokens import DelegationTokens, TokensMetadata
 from headrace.cluster.decision import NO_ERROR, ApiError
 from headrace.config import ConfigError
 from headrace.errors import ErrorCode
@@ -19,9 +20,8 @@ from headrace.net.sasl.serving import BadCredentialsError, Proof, TokenCheck
 from headrace.runtime import Runtime
 
 if TYPE_CHECKING:
-    from headrace.broker.metadata.service import MetadataService
+    from headrace.broker.listeners import ListenerSetting
     from headrace.broker.security.tls import ListenerTls
-    from headrace.broker.server.listeners import ListenerSetting
     from headrace.broker.view import ClusterView
     from headrace.cluster.broker_config import BrokerConfig
     from headrace.cluster.image import Image
@@ -69,10 +69,13 @@ class BrokerSecurity:
         #: How this broker speaks to others.
         self.inter_broker = InterBroker(settings, config)
 
-    @property
-    def authenticated(self) -> frozenset[str]:
-        """The listeners whose clients have to say who they are."""
-        return frozenset(name for name, security in self.listeners.items() if security.has_login)
+    def tell(self, access: Access) -> None:
+        """Say at which listeners clients have to show who they are, and whom to believe that it is a broker."""
+        access.authenticated_listeners = frozenset(name for name, one in self.listeners.items() if one.has_login)
+        access.broker_listeners = frozenset({self.inter_broker.setting.name})
+        access.has_strangers = len(self.listeners) > 1 or self.inter_broker.setting.protocol != "PLAINTEXT"
+        access.tells_brokers = self.tells_clients
+        access.broker_principals = self.inter_broker.principals
 
     def tells_clients(self, listener: str) -> bool:
         """Whether clients of a listener show who they are; by certificates, where it asks for them now."""
@@ -81,7 +84,7 @@ class BrokerSecurity:
 
     # --- certificates that are exchanged while the broker runs
 
-    def start(self, metadata: MetadataService) -> None:
+    def start(self, metadata: TokensMetadata) -> None:
         """Look for other certificates, and for tokens that have expired, from now on."""
         loop = asyncio.get_running_loop()
         if any(security.tls is not None for security in self.listeners.values()):

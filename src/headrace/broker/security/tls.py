@@ -11,6 +11,7 @@ import ssl
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from headrace.broker.requests.client import Client
 from headrace.broker.security.principals import MalformedNameError, NoRuleError, PrincipalRules, subject_of
 from headrace.cluster.broker_config import base_name
 from headrace.config import ConfigError
@@ -19,7 +20,6 @@ from headrace.net.sasl.serving import USER
 from headrace.net.tls import identity, server_context
 
 if TYPE_CHECKING:
-    from headrace.broker.server.connection import ServerConnection
     from headrace.cluster.broker_config import BrokerConfig
     from headrace.config import ConfigValue
 
@@ -145,7 +145,7 @@ class ListenerTls:
             raise NoPrincipalError(str(error)) from None
 
 
-def identify(connection: ServerConnection, tls: ListenerTls, shown: ssl.SSLSocket | ssl.SSLObject) -> None:
+def identify(connection: Client, tls: ListenerTls, shown: ssl.SSLSocket | ssl.SSLObject) -> None:
     """The client of a connection is whom its certificate names, if it has shown one."""
     try:
         user = tls.user(shown)

@@ -7,7 +7,7 @@ import logging
 import secrets
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from headrace.broker.requests.access import ANONYMOUS
 from headrace.broker.requests.dispatch import RequestContext
@@ -36,7 +36,6 @@ from headrace.protocol.messages.renew_delegation_token import RenewDelegationTok
 from headrace.runtime import Clock
 
 if TYPE_CHECKING:
-    from headrace.broker.metadata.service import MetadataService
     from headrace.cluster.broker_config import BrokerConfig
 
 log = logging.getLogger("headrace.broker.security")
@@ -48,6 +47,26 @@ _KEYS_MAX: Final = 1000
 _ID_BYTES: Final = 16
 _SALT_BYTES: Final = 16
 _NO_TIME: Final = -1
+
+
+class _Controlling(Protocol):
+    @property
+    def is_active(self) -> bool: ...
+
+
+class TokensMetadata(Protocol):
+    """The metadata, which tokens are kept in (`metadata/service.py`)."""
+
+    @property
+    def active(self) -> _Controlling:
+        """Whether this broker is the controller."""
+
+    @property
+    def ask_controller(self) -> Callable[..., Awaitable[Any]] | None:
+        """Where the controller may be another broker: how it is asked."""
+
+    async def change(self, decide: Callable[[Image], Decision[R]]) -> R:
+        """Decide with the cluster as it is, make the decision true, and give its response."""
 
 
 class DelegationTokens:
@@ -75,7 +94,7 @@ class DelegationTokens:
         kind, name = _split(token.owner)
         return keys, Proof(name, kind, expires_at_ms=token.expiration_timestamp, by_token=True)
 
-    async def sweep(self, metadata: MetadataService) -> None:
+    async def sweep(self, metadata: TokensMetadata) -> None:
         """Let the controller forget what has expired, for as long as the broker runs."""
         while True:
             await asyncio.sleep(self._sweep_s)
@@ -100,7 +119,7 @@ class DelegationTokens:
         return ErrorCode.NONE
 
     async def create(
-        self, context: RequestContext, request: CreateDelegationTokenRequest, metadata: MetadataService
+        self, context: RequestContext, request: CreateDelegationTokenRequest, metadata: TokensMetadata
     ) -> CreateDelegationTokenResponse:
         requester = request.requester if context.is_from_broker and request.requester else context.principal
         owner = requester
@@ -143,7 +162,7 @@ class DelegationTokens:
         return await _decided(context, told, metadata, decide)
 
     async def renew(
-        self, context: RequestContext, request: RenewDelegationTokenRequest, metadata: MetadataService
+        self, context: RequestContext, request: RenewDelegationTokenRequest, metadata: TokensMetadata
     ) -> RenewDelegationTokenResponse:
         def decide(image: Image) -> Decision[RenewDelegationTokenResponse]:
             token = self.settings.find(image, request.hmac)
@@ -159,7 +178,7 @@ class DelegationTokens:
         return await _decided(context, request, metadata, decide)
 
     async def expire(
-        self, context: RequestContext, request: ExpireDelegationTokenRequest, metadata: MetadataService
+        self, context: RequestContext, request: ExpireDelegationTokenRequest, metadata: TokensMetadata
     ) -> ExpireDelegationTokenResponse:
         def decide(image: Image) -> Decision[ExpireDelegationTokenResponse]:
             token = self.settings.find(image, request.hmac)
@@ -241,7 +260,7 @@ def _may_see(context: RequestContext, token: DelegationTokenRecord) -> bool:
 
 
 async def _decided(
-    context: RequestContext, request: Any, metadata: MetadataService, decide: Callable[[Image], Decision[R]]
+    context: RequestContext, request: Any, metadata: TokensMetadata, decide: Callable[[Image], Decision[R]]
 ) -> R:
     """Let the controller decide: this broker, or another one, which is told what this one knows of who asks."""
 

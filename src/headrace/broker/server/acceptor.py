@@ -13,29 +13,28 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from headrace.broker.requests.costly_requests import CostlyRequests
+from headrace.broker.memory import MemoryBudget
+from headrace.broker.requests.pipeline import RequestPipeline
+from headrace.broker.security.listener import ListenerSecurity
 from headrace.broker.security.login import is_stranger
 from headrace.broker.server.answer_memory import ANSWERS_BYTES_MAX, AnswerMemory
 from headrace.broker.server.connection import ServerConnection
+from headrace.broker.server.costly_requests import CostlyRequests
 from headrace.broker.server.descriptors import DescriptorShares, share_out
 from headrace.broker.server.frame_memory import FrameLimits, FrameMemory
 from headrace.broker.server.time_used import TimeUsed
 from headrace.broker.server.turns import SharedTurns
+from headrace.cluster.broker_config import BrokerConfig
 from headrace.net.frames import FrameRefusedError, Spares
+from headrace.runtime import Runtime
 from headrace.runtime.rarely import Rarely
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
-    from headrace.broker.security.listener import ListenerSecurity
 
 log = logging.getLogger("headrace.broker.server.acceptor")
 
 # How long a quiet connection keeps the buffer of its last large request.
 SPARE_KEPT_S = 5.0
-# Which part of what requests may hold may be kept besides, in such buffers.
-SPARES_DIVISOR = 8
 #: For how long somebody who has not shown who it is has its place before others who need it; and how many connections,
 #: the oldest ones, are looked at for such.
 STRANGER_S = 1.0
@@ -53,6 +52,8 @@ class ConnectionLimits:
     # A peer that has not yet spoken Kafka may be anything; the first request of every known client is far smaller.
     first_frame_bytes_max: int = 2 * 1024 * 1024
     frames: FrameLimits = field(default_factory=FrameLimits)
+    # What is kept in buffers for the next large request.
+    spare_bytes_max: int = 32 * 1024 * 1024
     answers_bytes_max: int = ANSWERS_BYTES_MAX
     idle_s: float = 600.0
     # How long a peer may take to send a frame or to read an answer once begun; a frame gets more time as it comes.
@@ -61,13 +62,40 @@ class ConnectionLimits:
     login_s: float = 30.0
     frame_bytes_per_s_min: int = 64 * 1024
 
+    @classmethod
+    def of(cls, config: BrokerConfig, memory: MemoryBudget) -> ConnectionLimits:
+        return cls(
+            connections_max=config.get_int("max.connections"),
+            connections_per_address_max=config.get_int("max.connections.per.ip"),
+            connections_per_address_overrides=address_overrides(config),
+            frame_bytes_max=config.get_int("socket.request.max.bytes"),
+            frames=FrameLimits(held_bytes_max=memory.requests),
+            spare_bytes_max=memory.spares,
+            answers_bytes_max=memory.answers,
+            idle_s=config.get_int("connections.max.idle.ms") / 1000,
+        )
+
+
+def address_overrides(config: BrokerConfig) -> dict[str, int]:
+    """`max.connections.per.ip.overrides`: address:count, separated by commas."""
+    text = str(config["max.connections.per.ip.overrides"] or "")
+    pairs = (item.rpartition(":") for item in text.split(",") if item.strip())
+    return {address.strip(): int(count) for address, _, count in pairs}
+
 
 class Acceptor:
     """Makes connections for a broker and keeps the count of them and of what they hold."""
 
-    def __init__(self, broker: Broker, limits: ConnectionLimits, shares: DescriptorShares | None = None) -> None:
-        self.broker = broker
-        self.now = broker.runtime.clock.monotonic
+    def __init__(
+        self,
+        runtime: Runtime,
+        pipeline: RequestPipeline,
+        limits: ConnectionLimits,
+        shares: DescriptorShares | None = None,
+    ) -> None:
+        self.pipeline = pipeline
+        self.now = runtime.clock.monotonic
+        self.offload = runtime.offload
         self.limits = limits
         self.shares = shares or share_out(None)
         #: Told how many files may be kept open, as connections come and go.
@@ -77,11 +105,11 @@ class Acceptor:
         self._refusals = Rarely(self.now)
         self.connections: dict[ServerConnection, None] = {}  # in order: a set's would differ from run to run
         self.memory = FrameMemory(limits.frames, self.now)
-        self.spares = Spares(limits.frames.held_bytes_max // SPARES_DIVISOR)
+        self.spares = Spares(limits.spare_bytes_max)
         self.answers = AnswerMemory(limits.answers_bytes_max)
         self.used = TimeUsed(self.now)
         self.turns = SharedTurns(self.now)
-        self.costly = CostlyRequests(self.used, broker.runtime.cpu)
+        self.costly = CostlyRequests(self.used, runtime.cpu)
         self.refused = 0
         self.is_open = False
         #: What listeners ask of those who connect, by name.

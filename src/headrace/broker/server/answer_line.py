@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from headrace.broker.requests.dispatch import Pending, RequestContext
-
-if TYPE_CHECKING:
-    from headrace.broker.server.connection import ServerConnection
+from headrace.broker.requests.pipeline import RequestPipeline
 
 # How many requests of one connection may be done and wait for their answers.
 IN_LINE_MAX = 128
@@ -27,10 +26,20 @@ class InLine:
         #: When the response was there.
         self.done: float | None = None
 
-    def answer(self, connection: ServerConnection, answer: bytes) -> None:
-        """What was waited for is there."""
-        self.response, self.done = answer, connection.acceptor.now()
-        connection.answered(self)
+
+class Answering(Protocol):
+    """The connection whose answers they are."""
+
+    pipeline: RequestPipeline
+
+    @property
+    def now(self) -> Callable[[], float]: ...
+    def keep(self, work: asyncio.Future[Any]) -> None: ...
+    def has_room_for_answer(self) -> bool: ...
+    def send(self, context: RequestContext, response: Any, done: float) -> float: ...
+    def answered(self, place: InLine) -> None: ...
+    def fail(self, error: BaseException) -> None: ...
+    def abort(self, reason: str) -> None: ...
 
 
 class AnswerLine(deque[InLine]):
@@ -38,7 +47,7 @@ class AnswerLine(deque[InLine]):
 
     __slots__ = ("_connection",)
 
-    def __init__(self, connection: ServerConnection) -> None:
+    def __init__(self, connection: Answering) -> None:
         super().__init__()
         self._connection = connection
 
@@ -62,7 +71,7 @@ class AnswerLine(deque[InLine]):
         """Send the answer when it is there, and its turn."""
         place = InLine(context)
         self.append(place)
-        self._connection.acceptor.keep(asyncio.get_running_loop().create_task(self._finish(place, pending)))
+        self._connection.keep(asyncio.get_running_loop().create_task(self._finish(place, pending)))
 
     async def _finish(self, place: InLine, pending: Pending[Any]) -> None:
         connection = self._connection
@@ -75,7 +84,7 @@ class AnswerLine(deque[InLine]):
             connection.pipeline.failed(place.context)
             connection.fail(error)
             return
-        place.done = connection.acceptor.now()
+        place.done = connection.now()
         connection.answered(place)
 
     def send_done(self) -> None:

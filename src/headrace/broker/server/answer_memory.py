@@ -8,10 +8,8 @@ held theirs longest, of the address that holds the most: they lose their connect
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from headrace.broker.server.connection import ServerConnection
+from headrace.broker.server.watched_connection import WatchedConnection
 
 ANSWERS_BYTES_MAX = 256 * 1024 * 1024
 
@@ -23,10 +21,10 @@ class AnswerMemory:
         self.bytes_max = bytes_max
         self.held_bytes = 0
         # By address; those that hold longest first.
-        self._held: dict[str, dict[ServerConnection, int]] = {}
+        self._held: dict[str, dict[WatchedConnection, int]] = {}
         self._of_address: Counter[str] = Counter()
 
-    def hold(self, connection: ServerConnection, nbytes: int) -> None:
+    def hold(self, connection: WatchedConnection, nbytes: int) -> None:
         """So much waits to be read by this client now."""
         before = self._held.get(connection.peer_host, {}).get(connection, 0)
         if nbytes != before:
@@ -35,7 +33,7 @@ class AnswerMemory:
             while self.held_bytes > self.bytes_max and self._held:
                 self._give_up_one()
 
-    def _change(self, connection: ServerConnection, nbytes: int, before: int) -> None:
+    def _change(self, connection: WatchedConnection, nbytes: int, before: int) -> None:
         address = connection.peer_host
         self.held_bytes += nbytes - before
         self._of_address[address] += nbytes - before

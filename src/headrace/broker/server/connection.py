@@ -19,30 +19,29 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from headrace.broker.quotas.metered import Metered
-from headrace.broker.requests.access import ANONYMOUS
-from headrace.broker.requests.costly_requests import COSTLY_FROM_BYTES, SLOW_S, TURN_S, api_key_of
+from headrace.broker.requests.access import Rights
 from headrace.broker.requests.dispatch import PUT_OFF, CloseConnectionError, Pending, RequestContext
+from headrace.broker.requests.metered import Metered
+from headrace.broker.requests.pipeline import RequestPipeline
+from headrace.broker.requests.route import Route
+from headrace.broker.security.listener import ListenerSecurity
 from headrace.broker.security.login import Login
-from headrace.broker.security.tls import identify
+from headrace.broker.security.tls import ListenerTls, identify
 from headrace.broker.server.answer_line import AnswerLine, InLine
+from headrace.broker.server.costly_requests import COSTLY_FROM_BYTES, SLOW_S, TURN_S, api_key_of
 from headrace.broker.server.quiet_time import QuietTime
 from headrace.broker.server.turns import SLICE
 from headrace.broker.server.watched_connection import WatchedConnection
+from headrace.log import Outcome
 from headrace.net.frames import CHUNK_BYTES, FrameReader, FrameRefusedError
 from headrace.net.frames import LENGTH_BYTES as FRAME_LENGTH_BYTES
 from headrace.net.outbox import Outbox, Part
 from headrace.protocol.wire import MalformedMessageError
 from headrace.runtime import DiskError, FileMissingError
+from headrace.topics import TopicPartition
 
 if TYPE_CHECKING:
-    from headrace.broker.requests.access import Rights
-    from headrace.broker.requests.pipeline import RequestPipeline, Route
-    from headrace.broker.security.listener import ListenerSecurity
-    from headrace.broker.security.tls import ListenerTls
     from headrace.broker.server.acceptor import Acceptor
-    from headrace.log import Outcome
-    from headrace.topics import TopicPartition
 
 log = logging.getLogger("headrace.broker.server.connection")
 
@@ -54,20 +53,20 @@ _NOTHING = memoryview(b"")
 class ServerConnection(WatchedConnection, asyncio.BufferedProtocol):
     """Reads frames, hands them to the broker's handlers one by one, writes the answers."""
 
-    # Not a dictionary of each, beyond what instances share: hundreds of connections take turns in the CPU's caches.
+    # As with those of `WatchedConnection`.
     __slots__ = (
         "_arrived", "_arriving_bytes", "_at_turn_end", "_awaited", "_frames", "_handling", "_in_line",
-        "_is_greedy", "_now", "_only_waits", "_outbox", "_quiet", "_reader", "_reading_paused",
+        "_is_greedy", "_only_waits", "_outbox", "_quiet", "_reader", "_reading_paused",
         "_sending", "_task", "_transport",
-        "acceptor", "began", "close_reason", "costly_s_per_byte", "frame_began", "has_been_valid",
-        "last_progress", "last_written", "listener", "login", "metered", "peer_host", "peer_port", "pipeline",
-        "put_off_until", "rights", "security", "slow_s", "software", "uncommitted",
+        "acceptor", "began", "close_reason", "has_been_valid",
+        "last_written", "listener", "login", "metered", "now", "peer_port", "pipeline",
+        "put_off_until", "rights", "security", "software", "uncommitted",
     )  # fmt: skip
 
     def __init__(self, acceptor: Acceptor, listener: str, security: ListenerSecurity | None = None) -> None:
         self.acceptor = acceptor
-        self._now = acceptor.now
-        self.pipeline: RequestPipeline = acceptor.broker.pipeline
+        self.now = acceptor.now
+        self.pipeline: RequestPipeline = acceptor.pipeline
         self.listener = listener
         self.security = security
         #: What its client may do; None until it has said who it is, where it has to.
@@ -89,7 +88,7 @@ class ServerConnection(WatchedConnection, asyncio.BufferedProtocol):
             self._check_size, self._check_growth, spares=acceptor.spares, frames_max=REQUESTS_PER_TURN
         )
         self._frames: deque[memoryview] = deque()
-        self._in_line = AnswerLine(self)
+        self._in_line: AnswerLine = AnswerLine(self)
         #: What it wrote last to partitions and is not on all replicas yet.
         self.uncommitted: dict[TopicPartition, asyncio.Future[list[Outcome]]] = {}
         self._task: asyncio.Task[None] | None = None
@@ -116,9 +115,7 @@ class ServerConnection(WatchedConnection, asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._at_turn_end = getattr(transport, "at_turn_end", None)
-        self._outbox = Outbox(
-            self._transport, self.acceptor.broker.runtime.offload, self._handle_next, self._sending_failed
-        )
+        self._outbox = Outbox(self._transport, self.acceptor.offload, self._handle_next, self._sending_failed)
         peer = transport.get_extra_info("peername") or ("?", 0)
         self.peer_host, self.peer_port = str(peer[0]), int(peer[1])
         if self._tls is None:
@@ -173,7 +170,7 @@ class ServerConnection(WatchedConnection, asyncio.BufferedProtocol):
         return buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        now = self.last_progress = self._now()
+        now = self.last_progress = self.now()
         if not self._is_greedy:
             self.acceptor.turns.modest_at = now
         was_tried = False
@@ -211,14 +208,14 @@ class ServerConnection(WatchedConnection, asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         assert self._outbox is not None
-        self.last_written = self.acceptor.now()
+        self.last_written = self.now()
         self._outbox.pause()
         # Not where an answer is handed over: that may be sent later in the turn.
         self.acceptor.answers.hold(self, self._outbox.held_bytes)
 
     def resume_writing(self) -> None:
         assert self._outbox is not None
-        self.last_progress = self.last_written = self.acceptor.now()
+        self.last_progress = self.last_written = self.now()
         self._outbox.resume()
         self.acceptor.answers.hold(self, self._outbox.held_bytes)
         self._handle_next()
@@ -255,7 +252,7 @@ class ServerConnection(WatchedConnection, asyncio.BufferedProtocol):
             turns_left -= 1
             frame = self._handling = self._frames.popleft()
             # The end of one request is the beginning of the next: the clock is not read for both.
-            began = self.acceptor.now() if now is None else now
+            began = self.now() if now is None else now
             if turn_began > began:
                 turn_began = began
             if not was_tried and not self._in_line and self._answer_at_once(frame, self._arrived, began):
@@ -281,7 +278,7 @@ class ServerConnection(WatchedConnection, asyncio.BufferedProtocol):
                     costly.took(self, context.request_bytes, context.api_key, used_s)
             except Exception as error:  # noqa: BLE001 - a defect of ours must cost one connection, not the broker
                 # What is none took its time too, and there may be as many of them as there are connections.
-                used_s = costly.used_s(began, self.acceptor.now(), cpu_before)
+                used_s = costly.used_s(began, self.now(), cpu_before)
                 costly.took(self, len(frame), api_key_of(frame), used_s)
                 if isinstance(error, (MalformedMessageError, CloseConnectionError)):
                     self.close(str(error))
@@ -316,7 +313,7 @@ class ServerConnection(WatchedConnection, asyncio.BufferedProtocol):
         if answer is not PUT_OFF:
             if route.consumes and not self.metered.has_room(0, len(answer)):
                 return False
-            self._send_at_once(route, answer, len(frame), arrived, began, self._now())
+            self._send_at_once(route, answer, len(frame), arrived, began, self.now())
         self.has_been_valid = True
         return True
 
@@ -328,7 +325,7 @@ class ServerConnection(WatchedConnection, asyncio.BufferedProtocol):
         if self.metered.meter is not None:
             self.metered.count(route, frame_bytes, len(answer), ran - began)
         is_sent = outbox.send_one(answer)
-        sent = self.last_progress = self._now()
+        sent = self.last_progress = self.now()
         if is_sent:
             route.metrics.add_at_once(frame_bytes, len(answer), began - arrived, ran - began, sent - ran)
         else:
@@ -369,15 +366,22 @@ class ServerConnection(WatchedConnection, asyncio.BufferedProtocol):
         self._is_sending(route, len(answer), frame_bytes, self.frame_began, self.frame_began, now)
         return False
 
-    def wait_put_off(self, route: Route, correlation_id: int, frame_bytes: int, used_s: float) -> InLine | None:
-        """The turn ends: the request that was put off is done, and others are waited for; None if nobody is there."""
+    def wait_put_off(
+        self, route: Route, correlation_id: int, frame_bytes: int, used_s: float
+    ) -> Callable[[bytes], None] | None:
+        """The turn ends: the request that was put off is done, and others are waited for. What is told the answer; None
+        if nobody is there."""
         self.put_off_until = None
         if self.is_lost:
             return None
         context = RequestContext(route, correlation_id, None, self, frame_bytes, self.frame_began, 0.0)
-        context.ran = self._now()
+        context.ran = self.now()
         self.metered.count(route, frame_bytes, 0, used_s)
-        return self._in_line.hold(context)
+        return functools.partial(self._bring, self._in_line.hold(context))
+
+    def _bring(self, place: InLine, answer: bytes) -> None:
+        place.response, place.done = answer, self.now()
+        self.answered(place)
 
     def answered(self, place: InLine) -> None:
         """An answer that was waited for is there: it is sent, unless others have to be sent before."""
@@ -394,7 +398,7 @@ class ServerConnection(WatchedConnection, asyncio.BufferedProtocol):
         self.last_progress = context.done = done
         context.route.metrics.response_bytes += len(answer)
         if outbox.send_one(answer):
-            self.pipeline.sent(context, self._now())
+            self.pipeline.sent(context, self.now())
         else:
             self._sending = context
 
@@ -419,7 +423,7 @@ class ServerConnection(WatchedConnection, asyncio.BufferedProtocol):
             self.acceptor.memory.hold(self, -len(self._handling))
             self._handling = _NOTHING
         self._task = asyncio.get_running_loop().create_task(self._finish_later(context, pending))
-        self.acceptor.keep(self._task)
+        self.keep(self._task)
         self._awaited = pending
 
     def take_turn(self) -> None:
@@ -432,7 +436,7 @@ class ServerConnection(WatchedConnection, asyncio.BufferedProtocol):
         if outbox is None or not outbox.is_empty:
             return False
         if self._sending is not None:
-            self.pipeline.sent(self._sending, self.acceptor.now())
+            self.pipeline.sent(self._sending, self.now())
             self._sending = None
         return True
 
@@ -470,7 +474,7 @@ class ServerConnection(WatchedConnection, asyncio.BufferedProtocol):
         if self._transport is None:
             return
         try:
-            self._answer(context, response, self.acceptor.now())
+            self._answer(context, response, self.now())
         except Exception as error:  # noqa: BLE001 - as above
             self.fail(error)
             return
@@ -481,7 +485,7 @@ class ServerConnection(WatchedConnection, asyncio.BufferedProtocol):
         if self._in_line:
             self._in_line.add(context, response, done)
             self._forget_frame()
-            return self.acceptor.now()
+            return self.now()
         now = self.send(context, response, done)
         self._forget_frame()
         return now
@@ -493,7 +497,7 @@ class ServerConnection(WatchedConnection, asyncio.BufferedProtocol):
         parts = self.pipeline.encode(context, response, done)
         if parts:
             outbox.send(cast("Sequence[Part]", parts))
-        now = self.last_progress = self.acceptor.now()
+        now = self.last_progress = self.now()
         if outbox.is_empty:
             self.pipeline.sent(context, now)
         else:
@@ -577,7 +581,7 @@ class ServerConnection(WatchedConnection, asyncio.BufferedProtocol):
             transport.pause_reading()
         elif not should_pause and self._reading_paused:
             self._reading_paused = False
-            self.frame_began = self.acceptor.now()  # the time that we did not read is not the client's
+            self.frame_began = self.now()  # the time that we did not read is not the client's
             transport.resume_reading()
 
     def hold_back(self) -> None:
@@ -588,16 +592,11 @@ class ServerConnection(WatchedConnection, asyncio.BufferedProtocol):
         """Go on after the broker became ready, or has room again."""
         self._handle_next()
 
+    def keep(self, work: asyncio.Future[Any]) -> None:
+        """Remember a request under way, which goes on also without its connection."""
+        self.acceptor.keep(work)
+
     # --- who asks
-
-    @property
-    def principal(self) -> str:
-        return ANONYMOUS if self.rights is None else self.rights.principal
-
-    @property
-    def is_brokers(self) -> bool:
-        """Whether another broker may be at the other end."""
-        return self.pipeline.access.is_broker(self.listener, self.rights)
 
     def identify(self, principal: str | None) -> None:
         """The client has shown who it is; None: what it has shown holds no more, and it has to do so again."""

@@ -15,10 +15,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from headrace.broker.server.connection import ServerConnection
+from headrace.broker.server.watched_connection import WatchedConnection
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +50,15 @@ class FrameMemory:
         self._now = monotonic
         self.held_bytes = 0
         self._per_address: Counter[str] = Counter()
-        self._arriving: dict[ServerConnection, None] = {}  # whose large frames are under way
-        self._waiting: dict[ServerConnection, None] = {}
-        self._favoured: ServerConnection | None = None
+        self._arriving: dict[WatchedConnection, None] = {}  # whose large frames are under way
+        self._waiting: dict[WatchedConnection, None] = {}
+        self._favoured: WatchedConnection | None = None
         self._favoured_had = 0
         self._turn: asyncio.TimerHandle | None = None
         self._look: asyncio.TimerHandle | None = None
         self._is_wake_due = False
 
-    def hold(self, connection: ServerConnection, nbytes: int) -> None:
+    def hold(self, connection: WatchedConnection, nbytes: int) -> None:
         """Count memory that a request takes (or, negative, gives back)."""
         self.held_bytes += nbytes
         address = connection.peer_host
@@ -72,7 +70,7 @@ class FrameMemory:
             self._is_wake_due = True
             _soon(self._wake)
 
-    def may_go_on(self, connection: ServerConnection, frame_bytes: int) -> bool:
+    def may_go_on(self, connection: WatchedConnection, frame_bytes: int) -> bool:
         """Whether a large frame, of that announced size, may be read on; if not, it is told when it may."""
         self._arriving[connection] = None
         if self._has_room(connection, frame_bytes) or self._make_room(connection, frame_bytes):
@@ -89,7 +87,7 @@ class FrameMemory:
                 self._look_later()
         return self._favoured is connection
 
-    def has_arrived(self, connection: ServerConnection) -> None:
+    def has_arrived(self, connection: WatchedConnection) -> None:
         """A large frame is whole, or its connection gone: the next that waits may be read on."""
         self._arriving.pop(connection, None)
         self._waiting.pop(connection, None)
@@ -97,7 +95,7 @@ class FrameMemory:
             self._end_turn()
             self._favour_next()
 
-    def _has_room(self, connection: ServerConnection, frame_bytes: int) -> bool:
+    def _has_room(self, connection: WatchedConnection, frame_bytes: int) -> bool:
         limits = self.limits
         is_large = frame_bytes > limits.small_frame_bytes
         of_address = limits.large_of_address_percent if is_large else limits.small_of_address_percent
@@ -121,7 +119,7 @@ class FrameMemory:
 
     # --- those that are late
 
-    def _make_room(self, connection: ServerConnection, frame_bytes: int) -> bool:
+    def _make_room(self, connection: WatchedConnection, frame_bytes: int) -> bool:
         """Whether a small frame has room once those are given up that should have ended before."""
         if frame_bytes > self.limits.small_frame_bytes:
             return False
@@ -132,7 +130,7 @@ class FrameMemory:
             late.abort("a request does not come to its end, while others wait for room")
         return True
 
-    def _latest(self, connection: ServerConnection) -> ServerConnection | None:
+    def _latest(self, connection: WatchedConnection) -> WatchedConnection | None:
         limits = self.limits
         address = connection.peer_host
         if self._per_address[address] * 100 < limits.held_bytes_max * limits.small_of_address_percent:
@@ -145,7 +143,7 @@ class FrameMemory:
                     found, found_s = other, late_s
         return found
 
-    def _late_s(self, connection: ServerConnection, now: float) -> float:
+    def _late_s(self, connection: WatchedConnection, now: float) -> float:
         limits = self.limits
         allowed_s = connection.arrived_bytes * limits.turn_s / limits.turn_bytes_min + limits.late_s
         return max(now - connection.frame_began - allowed_s, now - connection.last_progress - limits.turn_s)
@@ -166,7 +164,7 @@ class FrameMemory:
 
     # --- turns
 
-    def _begin_turn(self, connection: ServerConnection) -> None:
+    def _begin_turn(self, connection: WatchedConnection) -> None:
         self._favoured = connection
         self._favoured_had = connection.arrived_bytes
         self._turn = asyncio.get_running_loop().call_later(self.limits.turn_s, self._turn_over)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from headrace.broker.server.connection import ServerConnection
+from headrace.broker.server.watched_connection import WatchedConnection
 
 
 class QuietTime:
@@ -14,7 +12,7 @@ class QuietTime:
 
     __slots__ = ("_connection", "timer")
 
-    def __init__(self, connection: ServerConnection) -> None:
+    def __init__(self, connection: WatchedConnection) -> None:
         self._connection = connection
         #: None: it is heard.
         self.timer: asyncio.TimerHandle | None = None

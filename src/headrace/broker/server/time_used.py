@@ -7,15 +7,21 @@ one that has just connected, and connecting anew does not make an address new.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from headrace.broker.server.connection import ServerConnection
+from typing import Protocol
 
 HALVED_IN_S = 1.0
 # Below this nobody is told apart.
 NOTHING_S = 0.001
 ADDRESSES_MAX = 10_000
+
+
+class Peer(Protocol):
+    """A connection, as far as its time is counted."""
+
+    peer_host: str
+
+    @property
+    def is_lost(self) -> bool: ...
 
 
 class _Use:
@@ -39,9 +45,9 @@ class TimeUsed:
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._now = monotonic
         self._addresses: dict[str, _Use] = {}
-        self._connections: dict[ServerConnection, _Use] = {}
+        self._connections: dict[Peer, _Use] = {}
 
-    def add(self, connection: ServerConnection, seconds: float) -> None:
+    def add(self, connection: Peer, seconds: float) -> None:
         if seconds < NOTHING_S:
             return
         now = self._now()
@@ -56,10 +62,10 @@ class TimeUsed:
             self._addresses[connection.peer_host] = _Use()
         self._addresses[connection.peer_host].add(seconds, now)
 
-    def forget(self, connection: ServerConnection) -> None:
+    def forget(self, connection: Peer) -> None:
         self._connections.pop(connection, None)
 
-    def order(self, connection: ServerConnection) -> tuple[float, float]:
+    def order(self, connection: Peer) -> tuple[float, float]:
         """A key to sort connections by: who had the least comes first."""
         now = self._now()
         address, own = self._addresses.get(connection.peer_host), self._connections.get(connection)

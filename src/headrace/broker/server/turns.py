@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from headrace.broker.server.connection import ServerConnection
+from headrace.broker.server.watched_connection import WatchedConnection
 
 #: How many requests of a greedy connection are handled before those of the next one.
 SLICE: Final = 4
@@ -27,19 +26,19 @@ class SharedTurns:
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self._waiting: dict[ServerConnection, None] = {}
+        self._waiting: dict[WatchedConnection, None] = {}
         self._is_scheduled = False
         #: When somebody else than a greedy one has sent something.
         self.modest_at = 0.0
 
-    def wait(self, connection: ServerConnection) -> None:
+    def wait(self, connection: WatchedConnection) -> None:
         """Handle more of what this one has sent when it is its turn."""
         self._waiting[connection] = None
         if not self._is_scheduled:
             self._is_scheduled = True
             asyncio.get_running_loop().call_soon(self._next)
 
-    def forget(self, connection: ServerConnection) -> None:
+    def forget(self, connection: WatchedConnection) -> None:
         self._waiting.pop(connection, None)
 
     def _next(self) -> None:

@@ -3,25 +3,67 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Sized
 
-if TYPE_CHECKING:
-    from headrace.broker.server.answer_line import AnswerLine
-    from headrace.net.frames import FrameReader
-    from headrace.net.outbox import Outbox
+from headrace.broker.requests.access import ANONYMOUS, Access, Rights
+from headrace.broker.requests.pipeline import RequestPipeline
+from headrace.net.frames import FrameReader
+from headrace.net.outbox import Outbox
 
 
 class WatchedConnection:
-    __slots__ = ()
+    # Not a dictionary of each, beyond what instances share: hundreds of connections take turns in the CPU's caches.
+    __slots__ = ("costly_s_per_byte", "frame_began", "last_progress", "peer_host", "slow_s")
+
+    peer_host: str
+    listener: str
+    rights: Rights | None
+    pipeline: RequestPipeline
+    #: When something of it was read or sent last, and when the frame under way began.
+    last_progress: float
+    frame_began: float
+    #: What its costly requests have cost of the loop's time; None before the first.
+    costly_s_per_byte: float | None
+    #: What its small ones take; None as long as that was of no interest.
+    slow_s: float | None
 
     _handling: memoryview | None
-    _in_line: AnswerLine
+    _in_line: Sized
     _only_waits: bool
     _outbox: Outbox | None
     _reader: FrameReader
     _reading_paused: bool
     _task: asyncio.Task[None] | None
     _transport: asyncio.Transport | None
+
+    @property
+    def access(self) -> Access:
+        return self.pipeline.access
+
+    @property
+    def principal(self) -> str:
+        return ANONYMOUS if self.rights is None else self.rights.principal
+
+    @property
+    def is_brokers(self) -> bool:
+        """Whether another broker may be at the other end."""
+        return self.pipeline.access.is_broker(self.listener, self.rights)
+
+    def take_turn(self) -> None:
+        """Handle a few of the requests of a client that has sent many."""
+        raise NotImplementedError
+
+    def resume(self) -> None:
+        """Go on after the broker became ready, or has room again."""
+        raise NotImplementedError
+
+    def close(self, reason: str) -> None:
+        """End the connection once what was written is sent."""
+        raise NotImplementedError
+
+    def abort(self, reason: str) -> None:
+        """End the connection at once, unsent answers dropped."""
+        raise NotImplementedError
 
     @property
     def is_mid_frame(self) -> bool:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from headrace.broker.coordinators.share_state_service import ShareStates
+from headrace.broker.coordinators.surroundings import CoordinatorSurroundings
 from headrace.broker.partitions.leadership import Isolation
 from headrace.errors import ErrorCode, HeadraceError, KafkaError
 from headrace.groups.share.state_records import NO_COUNT, NO_OFFSET
 from headrace.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
 
 log = logging.getLogger("headrace.broker.share")
 
@@ -33,8 +31,9 @@ class ShareOffset(NamedTuple):
 
 
 class ShareOffsets:
-    def __init__(self, broker: Broker, states: ShareStates) -> None:
-        self._broker = broker
+    def __init__(self, around: CoordinatorSurroundings, states: ShareStates) -> None:
+        self._around = around
+        self._cluster = around.cluster
         self._states = states
 
     async def describe(
@@ -65,13 +64,13 @@ class ShareOffsets:
         ends: dict[tuple[bytes, int], int] = {}
         elsewhere: dict[int, list[tuple[bytes, int]]] = {}
         for key in partitions:
-            topic = self._broker.image.topics_by_id.get(key[0])
+            topic = self._cluster.image.topics_by_id.get(key[0])
             if topic is None or key[1] >= len(topic.partitions):
                 continue
             leader = topic.partitions[key[1]].leader
-            if self._broker.is_this(leader):
+            if self._around.identity.is_this(leader):
                 try:
-                    ends[key] = self._broker.partition(topic.name, key[1]).end_for(Isolation.READ_UNCOMMITTED)
+                    ends[key] = self._around.replicas.get(topic.name, key[1]).end_for(Isolation.READ_UNCOMMITTED)
                 except KafkaError as error:
                     log.info("the end of %s-%d is not known: %s", topic.name, key[1], error)
             elif leader >= 0:
@@ -81,7 +80,7 @@ class ShareOffsets:
         return ends
 
     async def _ends_at(self, node_id: int, keys: list[tuple[bytes, int]]) -> dict[tuple[bytes, int], int]:
-        names = {topic_id: self._broker.cluster.topic_name(topic_id) or "" for topic_id, _ in keys}
+        names = {topic_id: self._cluster.topic_name(topic_id) or "" for topic_id, _ in keys}
         request = ListOffsetsRequest(
             replica_id=-1,
             topics=[

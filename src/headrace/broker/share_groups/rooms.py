@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from headrace.broker.coordinators.share_state_service import ShareStates, ShareStateService
+from headrace.broker.coordinators.surroundings import CoordinatorSurroundings
+from headrace.broker.metadata.service import MetadataService
 from headrace.broker.share_groups.offsets import ShareOffsets
 from headrace.broker.share_groups.service import ShareGroupService
 from headrace.cluster.changes import Changes
@@ -14,32 +15,41 @@ from headrace.config import ConfigValue
 from headrace.groups.settings import GroupSettings
 from headrace.groups.share.state_coordinator import ShareStateCoordinator, StateConfig
 
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
-
 
 class ShareRooms:
-    def __init__(self, broker: Broker, values: Mapping[str, ConfigValue], settings: GroupSettings) -> None:
+    def __init__(
+        self,
+        around: CoordinatorSurroundings,
+        metadata: MetadataService,
+        values: Mapping[str, ConfigValue],
+        settings: GroupSettings,
+    ) -> None:
         """`values` are the broker's, with the partition counts that topics really have."""
-        self._broker = broker
-        config = broker.started_with
+        self._image = around.cluster.image
+        config = around.cluster.started_with
         coordinator = ShareStateCoordinator(StateConfig.from_values(values), self._has_partition)
         self.state_service = ShareStateService(
-            broker, coordinator, config.get_int("share.coordinator.write.timeout.ms")
+            around, coordinator, config.get_int("share.coordinator.write.timeout.ms")
         )
         self.state_service.prune_every(config.get_int("share.coordinator.state.topic.prune.interval.ms") / 1000)
-        self.states = ShareStates(broker, self.state_service)
-        self.shares = ShareGroupService(broker, self.states, settings, config.get_int("group.share.max.share.sessions"))
-        self.offsets = ShareOffsets(broker, self.states)
-        broker.acceptor.on_connection_lost = self.shares.connection_lost
+        self.states = ShareStates(around, metadata, self.state_service)
+        self.shares = ShareGroupService(
+            around.runtime,
+            around.cluster,
+            around.leaders,
+            self.states,
+            settings,
+            config.get_int("group.share.max.share.sessions"),
+        )
+        self.offsets = ShareOffsets(around, self.states)
 
     def _has_partition(self, topic_id: bytes, index: int) -> bool:
-        topic = self._broker.image.topics_by_id.get(topic_id)
+        topic = self._image.topics_by_id.get(topic_id)
         return topic is not None and index < len(topic.partitions)
 
     def lead(self) -> None:
         """Keep those states whose partition is led here."""
-        self.state_service.follow(self._broker.image.topics.get(SHARE_GROUP_STATE))
+        self.state_service.follow(self._image.topics.get(SHARE_GROUP_STATE))
 
     def follow(self, changes: Changes) -> None:
         """After a change of the metadata."""

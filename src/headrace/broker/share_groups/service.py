@@ -4,31 +4,39 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Hashable
-from typing import TYPE_CHECKING
 
 from headrace.broker.coordinators.share_state_service import ShareStates
+from headrace.broker.partitions.leaders import Leaders
 from headrace.broker.share_groups.sessions import PartitionKey, ShareSession, ShareSessions
 from headrace.broker.share_groups.share_partition import SharePartition, ShareSurroundings
+from headrace.broker.view import ClusterView
 from headrace.cluster.changes import Changes
 from headrace.cluster.features import SHARE_VERSION
 from headrace.errors import ErrorCode, KafkaError, NotLeaderOrFollowerError
 from headrace.groups.settings import GroupSettings
 from headrace.groups.share.settings import ShareGroupSettings
 from headrace.groups.share.state_records import StateKey
-
-if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
+from headrace.runtime import Runtime
 
 
 class ShareGroupService:
     """Finds the share partition of a group, and ends what is over."""
 
-    def __init__(self, broker: Broker, states: ShareStates, group_settings: GroupSettings, sessions_max: int) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        runtime: Runtime,
+        cluster: ClusterView,
+        leaders: Leaders,
+        states: ShareStates,
+        group_settings: GroupSettings,
+        sessions_max: int,
+    ) -> None:
+        self._cluster = cluster
+        self._leaders = leaders
         self._group_settings = group_settings
         self._settings: dict[str, ShareGroupSettings] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._surroundings = ShareSurroundings(broker.runtime, states, self.settings, self._keep)
+        self._surroundings = ShareSurroundings(runtime, states, self.settings, self._keep)
         self.sessions = ShareSessions(sessions_max)
         self._partitions: dict[StateKey, SharePartition] = {}
         self._of_group: dict[str, set[StateKey]] = {}
@@ -36,7 +44,7 @@ class ShareGroupService:
     @property
     def is_enabled(self) -> bool:
         """Whether the cluster has share groups: the level of `share.version`."""
-        return self._broker.image.features.get(SHARE_VERSION, 0) > 0
+        return self._cluster.image.features.get(SHARE_VERSION, 0) > 0
 
     def settings(self, group_id: str) -> ShareGroupSettings:
         """The settings of a group in effect."""
@@ -56,7 +64,7 @@ class ShareGroupService:
     def why_not_found(self, topic: str, index: int) -> ErrorCode:
         """Why there is nothing of a group to be acknowledged in a partition."""
         try:
-            self._broker.leaders.partition_here(topic, index).check_leader()
+            self._leaders.partition_here(topic, index).check_leader()
         except KafkaError as error:
             return ErrorCode(error.code)
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -69,7 +77,7 @@ class ShareGroupService:
             if found.is_led:
                 return found
             found.end()
-        partition = self._broker.leaders.partition_here(topic, key[1])
+        partition = self._leaders.partition_here(topic, key[1])
         partition.check_leader()
         if not partition.leads_in(partition.leader_epoch):
             raise NotLeaderOrFollowerError(f"{topic}-{key[1]} is not led here")

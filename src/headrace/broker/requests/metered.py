@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from headrace.broker.requests.dispatch import BROKER_CLIENT_ID
+from headrace.broker.requests.access import BROKER_CLIENT_ID, Access, Meter
+from headrace.broker.requests.route import Route
 
-if TYPE_CHECKING:
-    from headrace.broker.requests.access import Access, Meter
-    from headrace.broker.requests.pipeline import Route
-    from headrace.broker.server.connection import ServerConnection
+
+class Identified(Protocol):
+    """Who asks, as far as that is known."""
+
+    @property
+    def principal(self) -> str: ...
+    @property
+    def is_brokers(self) -> bool: ...
 
 
 class Metered:
@@ -28,7 +33,7 @@ class Metered:
         """Whoever asks next may be somebody else."""
         self._version, self.meter = -1, None
 
-    def find(self, connection: ServerConnection, client_id: bytes) -> None:
+    def find(self, connection: Identified, client_id: bytes) -> None:
         """A request came under this client id."""
         access = self._access
         if self._version == access.quotas_version and self._client_id == client_id:

@@ -14,12 +14,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from headrace.broker.server.time_used import TimeUsed
-
-if TYPE_CHECKING:
-    from headrace.broker.server.connection import ServerConnection
+from headrace.broker.server.watched_connection import WatchedConnection
 
 COSTLY_FROM_BYTES = 512
 TURN_S = 0.01
@@ -48,28 +45,28 @@ class CostlyRequests:
         #: Until then all requests are measured by it, which takes a microsecond or two each time.
         self.measured_until = 0.0
         self._spent_s = 0.0
-        self._waiting: dict[ServerConnection, tuple[float, tuple[float, float]]] = {}
+        self._waiting: dict[WatchedConnection, tuple[float, tuple[float, float]]] = {}
         self._s_per_byte: dict[int, float] = {}
         #: By API key, what small requests take, where that is much.
         self.slow_s: dict[int, float] = {}
-        self._chosen: ServerConnection | None = None
+        self._chosen: WatchedConnection | None = None
         self._chosen_s = 0.0
         self._is_scheduled = False
         self._takes_cheapest = False
 
-    def is_chosen(self, connection: ServerConnection) -> bool:
+    def is_chosen(self, connection: WatchedConnection) -> bool:
         """Whether it is the turn of a connection's costly request, which it has waited for."""
         return connection is self._chosen
 
-    def is_slow(self, connection: ServerConnection, frame: memoryview) -> bool:
+    def is_slow(self, connection: WatchedConnection, frame: memoryview) -> bool:
         """Whether a small request is expected to be costly; where much has been spent already, also what may be."""
         return self._slow_s_of(connection, frame) > (SLOW_S if self._spent_s < TURN_S else SLOW_S / 4)
 
-    def _slow_s_of(self, connection: ServerConnection, frame: memoryview) -> float:
+    def _slow_s_of(self, connection: WatchedConnection, frame: memoryview) -> float:
         own = connection.slow_s
         return self.slow_s.get(api_key_of(frame), 0.0) if own is None else own
 
-    def may_begin(self, connection: ServerConnection, frame: memoryview) -> bool:
+    def may_begin(self, connection: WatchedConnection, frame: memoryview) -> bool:
         """Whether this connection may begin this request; otherwise it is resumed when it may."""
         if connection is self._chosen:
             return True
@@ -95,7 +92,7 @@ class CostlyRequests:
         # Perhaps others had it meanwhile: those that follow are measured.
         return SLOW_S if cpu_before is None else self.cpu() - cpu_before
 
-    def took(self, connection: ServerConnection, frame_bytes: int, api_key: int, seconds: float) -> None:
+    def took(self, connection: WatchedConnection, frame_bytes: int, api_key: int, seconds: float) -> None:
         """A request of this connection has had so much of the loop's time."""
         if frame_bytes > COSTLY_FROM_BYTES:
             rate = seconds / frame_bytes
@@ -115,7 +112,7 @@ class CostlyRequests:
             self._spent_s += seconds
             self._schedule()
 
-    def forget(self, connection: ServerConnection) -> None:
+    def forget(self, connection: WatchedConnection) -> None:
         """A connection that is lost waits for nothing."""
         self._waiting.pop(connection, None)
 

@@ -289,6 +289,18 @@ def test_commits_say_where_the_next_member_begins(kafka: Cluster) -> None:
         assert read(consumer, 30)[0].offset == 40
 
 
+def test_one_poll_brings_what_comes_after_a_committed_offset(kafka: Cluster) -> None:
+    """The commit says the leader's epoch, against which the position is held before anything is read."""
+    topic, group = kafka.topic(), kafka.group()
+    kafka.produce(topic, [b"%d" % i for i in range(100)])
+    config = kafka.config(group_id=group, enable_auto_commit=False, max_poll_records=30)
+    for begin in (0, 30):
+        with Consumer(config) as consumer:
+            consumer.subscribe([topic])
+            assert [record.offset for record in consumer.poll(20.0)] == list(range(begin, begin + 30))
+            consumer.commit_sync()
+
+
 def test_automatic_commits_happen_in_poll_before_rejoining_and_on_close(kafka: Cluster) -> None:
     topic, group = kafka.topic(), kafka.group()
     kafka.produce(topic, [b"x"] * 20)

@@ -108,10 +108,10 @@ class Fetcher:
     def send(self, now: float) -> float:
         """Ask every broker that can be asked. When to look again, if nothing arrives before."""
         self.has_room = False
-        self._check_leaders()
+        # Nothing arrives of a position that is to be looked up before it can be read from: that is done at once.
+        due = now if self._check_leaders() else float("inf")
         wanted: dict[int, dict[TopicPartition, TopicPartitionState]] = {}
         full: set[int] = set()
-        due = float("inf")
         for state in self._subscriptions.states():
             if not state.is_fetchable:
                 continue
@@ -228,18 +228,19 @@ class Fetcher:
         # Of a topic that was deleted, nobody is.
         return found is not None and node_id in self._core.view.nodes and node_id not in found.offline_replicas
 
-    def _check_leaders(self) -> None:
-        """After news of the cluster: positions with a known epoch are to be held against a new leader first."""
+    def _check_leaders(self) -> bool:
+        """After news of the cluster: positions with a known epoch are to be held against a new leader first. Whether
+        there are any, now."""
         view = self._core.view
-        if view.version == self._seen_version:
-            for state in self._subscriptions.states():
-                if state.current_epoch == NO_EPOCH and state.has_position:
-                    self._check_leader(state)
-            return
+        is_news = view.version != self._seen_version
+        began = False
         for state in self._subscriptions.states():
-            if state.has_position:
+            if (is_news or state.current_epoch == NO_EPOCH) and state.has_position:
+                was_validating = state.validating
                 self._check_leader(state)
+                began |= state.validating and not was_validating
         self._seen_version = view.version
+        return began
 
     def _check_leader(self, state: TopicPartitionState) -> None:
         found = self._view_of(state.partition)

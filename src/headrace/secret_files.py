@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 
 def write_secret(path: Path, text: str) -> Path:
-    """A file that nobody else can read, at no moment."""
+    """A file that only its owner can read, at any moment."""
     beside = path.with_name(path.name + ".new")
     beside.unlink(missing_ok=True)
     descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -19,5 +19,5 @@ def write_secret(path: Path, text: str) -> Path:
 
 
 def append_privately(path: Path) -> BinaryIO:
-    """Open a file, such as a log, to write on at its end; if it is new, nobody else can read it."""
+    """Open a file, such as a log, to write on at its end; if it is new, only its owner can read it."""
     return open(path, "ab", opener=lambda name, flags: os.open(name, flags, 0o600))

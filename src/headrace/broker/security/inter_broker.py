@@ -128,7 +128,7 @@ class InterBroker:
     # --- its own user
 
     def own_users(self, image: Image, runtime: Runtime) -> list[UserScramCredentialRecord]:
-        """Lets brokers log in as the users that they share, where nobody has made these: nobody could before."""
+        """Lets brokers log in as the users that they share, where these are not there yet."""
         records = []
         for mechanism, name, password in self._own_users:
             number = SCRAM_NUMBERS[mechanism]

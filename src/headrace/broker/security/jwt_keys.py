@@ -215,7 +215,7 @@ def _keys_in(data: bytes) -> dict[str | None, Any]:
 
 
 def _is_text(name: str) -> bool:
-    """Whether it can be told in an answer: JSON has a way to write halves of characters."""
+    """Whether it can stand in an answer: JSON has a way to write halves of characters."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -233,7 +233,7 @@ def _milliseconds(config: BrokerConfig, listener: str, key: str) -> float:
 
 
 class UnsignedTokens:
-    """Takes tokens that nobody signed, as Apache Kafka does unless it is told otherwise: anybody can be anybody."""
+    """Takes tokens without a signature, as Apache Kafka does by default: anybody can be anybody."""
 
     def __init__(self, listener: str, config: BrokerConfig) -> None:
         self._rules = TokenRules.of(listener, config)

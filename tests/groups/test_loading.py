@@ -243,6 +243,22 @@ def test_members_from_before_a_change_of_protocol_that_was_not_written_do_not_co
     assert [one.member_id for one in driver.answers["describe"].groups[0].members] == ["m"]
 
 
+def test_a_group_whose_epoch_could_not_be_written_gives_out_partitions() -> None:
+    """The record of its epoch failed; the one of the target that was computed for that epoch did not."""
+    driver = Driver(load=False)
+    driver.topics.create("t", 2)
+    partition = driver.coordinator.partition_of("g")
+    written = (consumer_records.epoch("g", 3, 0), consumer_records.target_epoch("g", 5, 0))
+    driver.log[partition] = [StoredRecord(*encode_record(*record, 0)) for record in written]
+    driver.load_all()
+    joins = ConsumerGroupHeartbeatRequest(group_id="g", member_id="m", rebalance_timeout_ms=1000)
+    joins.subscribed_topic_names, joins.topic_partitions = ["t"], []
+    driver.absorb(driver.coordinator.consumer.heartbeat(Caller("join", "c", "/h", 1), joins, driver.now))
+    response = driver.answers["join"]
+    assert response.member_epoch > 5
+    assert [part.partitions for part in response.assignment.topic_partitions] == [[0, 1]]
+
+
 def test_a_partition_that_serves_takes_no_more_records() -> None:
     coordinator = GroupCoordinator(GroupConfig(), random.Random(0), Topics())
     coordinator.begin_load(3, 0)

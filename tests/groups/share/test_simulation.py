@@ -20,11 +20,17 @@ from .simulation import simulate
 SEEDS = 30
 CHUNK = 5
 MUTATION_SEEDS = 40
+FOUND = (0, 1815)
 
 
 @pytest.mark.parametrize("first", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(CHUNK, SEEDS, CHUNK))])
 def test_all_that_has_begun_is_given_and_nothing_else_under_any_seed(first: int) -> None:
     for seed in range(first, first + CHUNK):
+        simulate(seed)
+
+
+def test_seeds_that_found_something_find_nothing_any_more() -> None:
+    for seed in FOUND:
         simulate(seed)
 
 

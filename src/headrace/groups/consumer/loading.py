@@ -58,6 +58,7 @@ def loaded_groups(records: Sequence[LoadedRecord], new_group: Callable[[str], Co
             del group.targets[member_id]
         for regex in group.regexes.keys() - group.regex_counts.keys():
             del group.regexes[regex]
+        group.mend_epoch()
         yield LoadedGroup(group, latest[group_id])
 
 

@@ -86,6 +86,19 @@ class EpochGroup(Group, Generic[MemberT, TargetT]):
 
     # --- records ------------------------------------------------------------------------------------------------------
 
+    def mend_epoch(self) -> None:
+        """It was loaded: if its epoch could not be written, but what followed from it could, another one begins.
+
+        Else the next epoch would be one that a target was computed for already, and nobody would hear of the new one.
+        """
+        reached = max((self.assignment_epoch, *(member.epoch for member in self.members.values())))
+        if reached > self.epoch:
+            from headrace.groups.epochs.steps import encoded
+
+            self.epoch = reached + 1
+            key, value = encoded(*self.epoch_record())
+            self.book.unwritten[key] = value
+
     @abstractmethod
     def epoch_record(self) -> KeyAndValue:
         """Of the group's epoch."""

@@ -59,6 +59,7 @@ def loaded_groups(records: Sequence[LoadedRecord], new_group: Callable[[str], St
             group.put_member(member)
         for member_id in group.targets.keys() - group.members.keys():
             del group.targets[member_id]
+        group.mend_epoch()
         yield LoadedGroup(group, latest[group_id])
 
 

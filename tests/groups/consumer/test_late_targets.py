@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from tests.groups.driver import Driver
 
+from headrace.assignors.base import Subscription
+from headrace.assignors.consumer_protocol import encode_subscription
 from headrace.coordination import Caller
 from headrace.errors import ErrorCode
 from headrace.groups import GroupConfig
@@ -16,6 +18,7 @@ from headrace.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     HeartbeatTopicPartitions,
 )
+from headrace.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 
 COMPUTING_MS = 1_000
 INTERVAL_MS = 2_000  # more than targets are apart
@@ -83,3 +86,27 @@ def test_a_static_member_that_comes_back_meanwhile_has_its_part(monkeypatch: pyt
     for member in (back, third) * 4:
         member.beat()
     assert sorted([*back.owned, *third.owned]) == [0, 1, 2, 3]
+
+
+def test_who_waits_for_a_target_is_answered_though_the_group_is_a_classic_one_by_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(targets, "INLINE_SIZE_MAX", 0)
+    driver = SlowDriver(GroupConfig())
+    driver.topics.create("t", 4)
+    last = Member(driver, "m1")
+    for _ in range(2):
+        last.beat()
+    metadata = encode_subscription(Subscription(topics=["t"]), 1)
+    joins = JoinGroupRequest(
+        group_id="g",
+        session_timeout_ms=15_000,
+        rebalance_timeout_ms=12_000,
+        protocol_type="consumer",
+        protocols=[JoinGroupRequestProtocol(name="range", metadata=metadata)],
+    )
+    driver.absorb(driver.coordinator.join_group(Caller("join", "c", "/h", 3), joins, driver.now))
+    assert "join" not in driver.answers
+    last.send(epoch=-1)
+    driver.run_until(driver.now_ms + COMPUTING_MS)
+    assert driver.answers["join"].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE

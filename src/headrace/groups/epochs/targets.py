@@ -92,9 +92,13 @@ class Targets(Generic[GroupT]):
         targets: Mapping[str, Any],
         at: Now,
     ) -> None:
-        if group.waiting is not waiting or not self._shards.is_live(group):
+        if group.waiting is not waiting:
             return  # it was given up meanwhile, and whoever waited was told
         group.waiting = None
+        if not self._shards.is_live(group):
+            # It is a classic group by now, or deleted.
+            waiting.refuse(out, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            return
         step = GroupStep(self._shards, out, group, at)
         found = dict(targets)
         for old_id, new_id in waiting.renamed.items():

@@ -174,6 +174,34 @@ def test_listeners_with_settings_of_their_own(tmp_path: Path) -> None:
             assert tls.version() == "TLSv1.2"
 
 
+def test_who_logs_in_needs_a_certificate_only_where_the_listener_itself_asks(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = with_tls(tmp_path, AUTHORITY) | {
+        "listeners": "LOGINS://127.0.0.1:0,BOTH://127.0.0.1:0",
+        "listener.security.protocol.map": "LOGINS:SASL_SSL,BOTH:SASL_SSL",
+        "inter.broker.listener.name": "LOGINS",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "ssl.client.auth": "required",
+        "listener.name.both.ssl.client.auth": "required",
+        "listener.name.logins.plain.sasl.jaas.config": plain_jaas(),
+        "listener.name.both.plain.sasl.jaas.config": plain_jaas(),
+    }
+    login = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN"}
+    login |= {"sasl.username": "bob", "sasl.password": "bob-secret"}
+    with broker(overrides=settings) as kafka:
+        logins, both = (f"{host}:{port}" for host, port in kafka.broker.addresses)
+        with Admin(client(kafka, **login, **{"bootstrap.servers": logins})) as admin:
+            admin.list_topics()
+        with (
+            Admin(client(kafka, **login, **{"bootstrap.servers": both})) as admin,
+            pytest.raises(HeadraceError, match="client's certificate"),
+        ):
+            admin.list_topics()
+    assert "LOGINS asks for no certificates" in caplog.text
+    assert "BOTH asks for no certificates" not in caplog.text
+
+
 # --- exchange ---------------------------------------------------------------------------------------------------------
 
 

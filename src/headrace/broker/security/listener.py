@@ -107,10 +107,11 @@ def listener_security(
     token_check: Callable[[str], TokenCheck],
 ) -> ListenerSecurity:
     """What the settings ask for, or a `ConfigError` that says what they lack."""
-    tls = ListenerTls(setting.name, config) if setting.protocol.endswith("SSL") else None
+    has_login = setting.protocol.startswith("SASL_")
+    tls = ListenerTls(setting.name, config, has_login=has_login) if setting.protocol.endswith("SSL") else None
     mechanisms: dict[str, MakeMechanism] = {}
     sessions_ms: dict[str, int] = {}
-    if setting.protocol.startswith("SASL_"):
+    if has_login:
         for name in enabled_mechanisms(setting.name, config):
             mechanisms[name] = _mechanism(setting.name, name, config, image, token, token_check)
             session_ms = config.listener_value(setting.name, "connections.max.reauth.ms", name)

@@ -39,6 +39,7 @@ TLS_KEYS: Final = (
     "ssl.truststore.location",
     "ssl.truststore.password",
 )
+_CLIENT_AUTH: Final = "ssl.client.auth"
 _FILES: Final = ("ssl.keystore.location", "ssl.truststore.location")
 
 
@@ -56,9 +57,16 @@ class _Names(NamedTuple):
 class ListenerTls:
     """Gives the context of the next connection. `reload` may be called from any thread, one at a time."""
 
-    def __init__(self, listener: str, config: BrokerConfig) -> None:
+    def __init__(self, listener: str, config: BrokerConfig, *, has_login: bool = False) -> None:
         self._listener = listener
-        self._config = config
+        self._has_login = has_login
+        if has_login and config.values[_CLIENT_AUTH] != "none" and not self._has_own_client_auth(config):
+            log.warning(
+                "%s counts for listeners without a login: %s asks for no certificates. Set %s if it is to do so",
+                _CLIENT_AUTH,
+                listener,
+                self._key(_CLIENT_AUTH),
+            )
         rules = config.listener_value(listener, "ssl.principal.mapping.rules")
         try:
             self._rules = PrincipalRules(str(rules or ""))
@@ -73,7 +81,15 @@ class ListenerTls:
         return f"listener.name.{self._listener.lower()}.{name}"
 
     def _listener_values(self, config: BrokerConfig) -> dict[str, ConfigValue]:
-        return {name: config.listener_value(self._listener, name) for name in TLS_KEYS}
+        values = {name: config.listener_value(self._listener, name) for name in TLS_KEYS}
+        if self._has_login and not self._has_own_client_auth(config):
+            # As in Kafka: a login says who a client is, unless this listener by its name wants a certificate besides.
+            values[_CLIENT_AUTH] = "none"
+        return values
+
+    def _has_own_client_auth(self, config: BrokerConfig) -> bool:
+        key = self._key(_CLIENT_AUTH)
+        return any(key in given for given in (config.given, config.dynamic, config.dynamic_default))
 
     def _made(self, values: Mapping[str, ConfigValue]) -> ssl.SSLContext:
         try:

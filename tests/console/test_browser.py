@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 from tests.console.conftest import stock
 from tests.console.serving import Console, console
+from tests.console.test_other_screens import CHANGED, LOGIN, OURS
 
 from headrace import metrics
 from headrace.parallel import Counters, PartitionState, Snapshot
@@ -113,14 +114,17 @@ def viewer(browser: Any) -> Iterator[Callable[..., Viewer]]:
 
 
 @pytest.fixture(scope="module", params=["headrace", "kafka"])
-def everywhere(request: pytest.FixtureRequest) -> Iterator[Console]:
+def everywhere(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
     """A console of a broker of ours, and of an Apache Kafka."""
     partitions = [PartitionState(TopicPartition("orders", 0), 3, 9, 6, 2, 0, 1.5, False)]
     counters = Counters(handled=7, failures=1)
     with metrics.serve(0, Snapshot("billing", 8, 2, 6, 900, counters, partitions)) as exporter:
         pages = (exporter.address,)
         if request.param == "headrace":
-            with console(request.getfixturevalue("shop"), metrics=pages) as running:
+            audit = tmp_path_factory.mktemp("audit") / "audit.jsonl"
+            audit.write_text("".join(json.dumps(one) + "\n" for one in (OURS, CHANGED, LOGIN)))
+            missing = audit.with_name("none.jsonl")
+            with console(request.getfixturevalue("shop"), metrics=pages, broker_audit=(audit, missing)) as running:
                 yield running
             return
         address = os.environ.get("HEADRACE_TEST_KAFKA")

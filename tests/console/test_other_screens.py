@@ -39,6 +39,8 @@ OURS = {
     "resource": "topic",
     "name": "orders",
 }
+CHANGED = {**OURS, "event": "changed", "request": "create_topics", "what": ["orders"], "done": True}
+LOGIN = {"at": OURS["at"], "event": "login_refused", "host": "10.0.0.9", "listener": "SASL", "why": "no such user"}
 APACHE = (
     "[2026-01-31 12:00:05,901] INFO Principal = User:bob is Denied operation = READ from host = 127.0.0.1 on resource "
     "= Topic:LITERAL:{} for request = Fetch with resourceRefCount = 1 based on rule {} (kafka.authorizer.logger)"
@@ -51,15 +53,7 @@ DENY = (
 
 def test_what_brokers_refused_is_one_row_for_each_kind(tmp_path: Path) -> None:
     ours, apache = tmp_path / "audit.jsonl", tmp_path / "kafka-authorizer.log"
-    changed = {**OURS, "event": "changed", "request": "create_topics", "what": ["orders"], "done": True}
-    login = {
-        "at": OURS["at"],
-        "event": "login_refused",
-        "host": "10.0.0.9",
-        "listener": "SASL",
-        "why": "wrong password",
-    }
-    lines = [OURS, {**OURS, "at": "2026-01-31T12:01:00.000+00:00", "repeated": 6}, changed, login]
+    lines = [OURS, {**OURS, "at": "2026-01-31T12:01:00.000+00:00", "repeated": 6}, CHANGED, LOGIN]
     ours.write_text("".join(json.dumps(one) + "\n" for one in lines) + "half a li")
     apache.write_text(f"something else\n{APACHE.format('beta', 'DefaultDeny')}\n{APACHE.format('alpha', DENY)}\n")
     with broker() as kafka:
@@ -75,7 +69,7 @@ def test_what_brokers_refused_is_one_row_for_each_kind(tmp_path: Path) -> None:
         "beta": False,
         "alpha": True,
     }
-    assert [(row["host"], row["why"]) for row in found["logins"]] == [("10.0.0.9", "wrong password")]
+    assert [(row["host"], row["why"]) for row in found["logins"]] == [("10.0.0.9", "no such user")]
     assert [(row["request"], row["what"], row["done"]) for row in found["changed"]] == [
         ("create_topics", ["orders"], True)
     ]

@@ -1,4 +1,4 @@
-import { badge, bytes, count, empty, figure, h, meter, rate, seconds, stateBadge, table, update } from "./dom.js";
+import { badge, bytes, count, empty, figure, h, meter, moment, rate, seconds, stateBadge, table, update } from "./dom.js";
 import { ask, button, follow, heading, mark, needsChanges } from "./page.js";
 
 export function transactionsPage(root, context) {

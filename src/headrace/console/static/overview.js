@@ -57,7 +57,7 @@ export function overviewPage(root, context) {
     ], found.brokers, { caption: "Disks of the brokers" })), h("div", { class: "panel flush" }, h("h2", {}, "Largest topics"), table([
       { title: "Topic", cell: (one) => h("a", { href: context.link("topics", one.topic) }, one.topic) },
       { title: "On all disks", num: true, cell: (one) => bytes(one.bytes) },
-    ], found.largest, { caption: "Largest topics" }))));
+    ], found.largest, { caption: "Largest topics", empty: empty("Nothing on the disks", "There are no topics, or brokers do not say.") }))));
   }).catch((error) => update(disks, h("p", { class: "note" }, `Disks cannot be seen: ${error.message}`)));
   return stop;
 }

@@ -18,6 +18,7 @@ export function mark() {
 
 export function follow(context, path, parameters, region, shown, light, problem) {
   // Shows `shown(state)` in the region, now and whenever it changes.
+  if (!region.hasChildNodes()) update(region, h("p", { class: "note" }, "Asking the cluster…"));
   return live(`${context.api}/live/${path}`, parameters, {
     state(state) { light?.ok(); problem?.replaceChildren(); update(region, shown(state)); },
     problem(text) {

@@ -96,3 +96,41 @@ def test_letters_are_put_back_once(spark: Any, kafka: BrokerProcess) -> None:
     done = through_kills(spark, "redrive", {**options, "master": "local[2,4]"})
     assert 0 < done["put_back"] < COUNT
     assert values(kafka.address, "killed.jobs") == sorted(b"%d" % number for number in range(COUNT))
+
+
+@pytest.mark.timeout(900)
+def test_records_of_an_evolving_schema_are_clean_or_dead_once(spark: Any, kafka: BrokerProcess, tmp_path: Path) -> None:
+    from tests.spark.test_schemas import CLICK
+
+    import headrace.testing
+    from headrace.schemas.avro import AvroDeserializer, AvroSerializer
+
+    source = make_topic(kafka.address, "killed.shaped", partitions=2)
+    newer = {**CLICK, "fields": [*CLICK["fields"], {"name": "page", "type": "string", "default": "/"}]}
+    with headrace.testing.registry() as schemas:
+        for schema, numbers in ((CLICK, range(COUNT // 2)), (newer, range(COUNT // 2, COUNT))):
+            serializer = AvroSerializer(schema, schemas.url)
+            with Producer({"bootstrap.servers": kafka.address}) as producer:
+                for number in numbers:
+                    click = {"id": str(number), "at": 1_760_000_000_000, "event": "click", "page": f"/{number}"}
+                    value = b"junk" if number % 50 == 49 else serializer.serialize(source, click)
+                    producer.send(source, value, b"%d" % number, partition=number % 2)
+        options = {
+            "servers": kafka.address,
+            "source": source,
+            "registry": schemas.url,
+            "counts": "none",
+            "checkpoint": str(tmp_path / "run"),
+            "max_per_batch": PER_STEP,
+            "master": "local[2,4]",
+        }
+        through_kills(spark, "activity", options)
+        sides = {"source": source, "against": f"{source}-clean,{source}-dead", "match": "key"}
+        found = audit(session=spark, servers=kafka.address, **sides)
+        assert not found.has_findings, found.lines
+        reader = AvroDeserializer(registry=schemas.url)
+        clean = [reader.deserialize(source, value) for value in values(kafka.address, f"{source}-clean")]
+        assert values(kafka.address, f"{source}-dead") == [b"junk"] * (COUNT // 50)
+    pages = {int(row["id"]): row["page"] for row in clean}
+    kept = [number for number in range(COUNT) if number % 50 != 49]
+    assert pages == {number: "/" if number < COUNT // 2 else f"/{number}" for number in kept}

@@ -95,13 +95,13 @@ def run(options: Mapping[str, Any], session: SparkSession | None = None, *, watc
 
 
 def _checked_schema(run: PipelineRun, *, counts: bool) -> StructType:
-    options = run.values
+    options, session = run.values, run.session
     flag = "--schema"
     if options["registry"] and options["schema"] == DEFAULT_SCHEMA:
         flag = f"the schema of {options['source'][0]}"
         schema = schema_of_topic(options["registry"], options["source"][0])
     else:
-        schema = schema_of(options["schema"], run.session)
+        schema = schema_of(options["schema"], session)
     types = {field.name: field.dataType.simpleString() for field in schema.fields}
     wanted = {"--key": [options["key"]] if options["key"] else [], "--by": options["by"] if counts else []}
     if counts and options["time"] != "timestamp":

@@ -72,6 +72,23 @@ def test_an_incompatible_schema_is_refused_with_the_field_and_the_reason(client:
     assert client.register_schema("refused-value", user({"name": "city", "type": "string", "default": ""}))
 
 
+def test_a_default_that_does_not_go_with_its_type_is_taken_unless_somebody_asks_to_look(
+    kafka: EmbeddedBroker, client: SchemaRegistryClient
+) -> None:
+    # A usual mistake. Confluent's registry takes it, and topics with such schemas are taken over.
+    usual = user({"name": "city", "type": ["null", "int"], "default": "null"})
+    assert client.register_schema("usual-value", usual)
+    assert client.lookup_schema("usual-value", usual).version == 1
+    with pytest.raises(SchemaRegistryError) as failed:
+        client.register_schema("normal-value", usual, normalize_schemas=True)
+    assert code_of(failed)[1] == 42201
+    assert "Invalid default for field city" in str(failed.value)
+    with registry(overrides={"schema.providers.avro.validate.defaults": "true"}) as strict:
+        with SchemaRegistryClient({"url": strict.url}) as asking, pytest.raises(SchemaRegistryError) as failed:
+            asking.register_schema("usual-value", usual)
+        assert code_of(failed)[1] == 42201
+
+
 def test_levels_decide_what_is_compatible(client: SchemaRegistryClient) -> None:
     with_city = user({"name": "city", "type": "string"})
     client.register_schema("levels-value", user())

@@ -173,6 +173,15 @@ def test_what_contains_itself_has_no_columns(client: RegistryClient) -> None:
         ColumnReader(json.dumps(tree), client)
 
 
+def test_a_wrong_default_is_said_where_it_would_be_needed(client: RegistryClient) -> None:
+    written_with, wrong = record(["long"]), record(["long"])
+    wrong["fields"].append({"name": "added", "type": ["null", "int"], "default": "null"})
+    rows = pa.array(written(client, "wrong-default", written_with, [{"f0": 7}]), pa.binary())
+    found = ColumnReader(json.dumps(wrong), client, compiled=True).read(rows)
+    assert found.array.to_pylist() == [None]
+    assert "field added was not written, and its default does not go with its type" in found.faults[0]
+
+
 def test_a_poll_gives_typed_columns(schemas: EmbeddedRegistry, client: RegistryClient) -> None:
     schema = record(["long", ["null", "string"]])
     with broker() as kafka:

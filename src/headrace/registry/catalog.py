@@ -73,8 +73,15 @@ def _number(body: Mapping[str, Any], name: str) -> int | None:
 class Catalog:
     """A registry's answers about one state. Several requests may look; changes are decided one after the other."""
 
-    def __init__(self, state: RegistryState, *, schema_characters_max: int = SCHEMA_CHARACTERS_MAX) -> None:
+    def __init__(
+        self,
+        state: RegistryState,
+        *,
+        schema_characters_max: int = SCHEMA_CHARACTERS_MAX,
+        validates_defaults: bool = False,
+    ) -> None:
         self.state = state
+        self._validates_defaults = validates_defaults
         self._characters_max = schema_characters_max
         # References name versions, and those never change, but may go away; what was parsed says what it needed.
         self._parse = lru_cache(_PARSED_KEPT)(_parsed)
@@ -115,9 +122,13 @@ class Catalog:
         add(subject, schema.references)
         return texts
 
-    def _canonical(self, subject: str, schema: Schema, *, normalize: bool) -> tuple[Schema, ParsedSchema]:
+    def _canonical(
+        self, subject: str, schema: Schema, *, normalize: bool, is_new: bool = False
+    ) -> tuple[Schema, ParsedSchema]:
         parsed = self.parsed(subject, schema)
         normalize = normalize or self.state.config(subject).get("normalize") is True
+        if is_new and (normalize or self._validates_defaults) and parsed.wrong_default is not None:
+            raise errors.invalid_schema(SchemaError(parsed.wrong_default))
         text = parsed.normalized() if normalize else parsed.canonical
         references = tuple(
             type(one)(one.name, one.subject, found.version)
@@ -132,7 +143,7 @@ class Catalog:
         """A schema becomes the subject's next version, unless it is one already."""
         check_subject(subject)
         mode = self._check_writable(subject, with_id=request.id is not None)
-        schema, parsed = self._canonical(subject, request.schema, normalize=normalize)
+        schema, parsed = self._canonical(subject, request.schema, normalize=normalize, is_new=True)
         versions = self.state.versions(subject, deleted=True)
         is_import = mode in ("IMPORT", "FORWARD")
         same = self.state.same_schema(schema, Subject.parse(subject).context)
@@ -205,7 +216,7 @@ class Catalog:
             if found is None and version not in ("latest", "-1"):
                 raise errors.version_not_found(version)
             earlier = [found] if found is not None else []
-        schema, parsed = self._canonical(subject, request.schema, normalize=normalize)
+        schema, parsed = self._canonical(subject, request.schema, normalize=normalize, is_new=True)
         return self._findings(subject, parsed, schema, earlier)
 
     def _findings(self, subject: str, new: ParsedSchema, schema: Schema, earlier: list[Version]) -> list[Finding]:

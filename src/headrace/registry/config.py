@@ -57,6 +57,12 @@ REGISTRY_KEYS = ConfigDefinition(
             one_of(*(level.lower() for level in Level), ignore_case=True),
             "What holds where no level is set by a request.",
         ),
+        ConfigKey(
+            "schema.providers.avro.validate.defaults",
+            _BOOLEAN,
+            False,
+            doc="Whether a new Avro schema is refused whose defaults do not go with their types.",
+        ),
         ConfigKey("mode.mutability", _BOOLEAN, True, doc="Whether modes may be changed by requests."),
         ConfigKey(
             "schema.max.size",

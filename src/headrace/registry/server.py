@@ -42,7 +42,11 @@ class RegistryServer:
         given = {"kafkastore.bootstrap.servers": "none:1", **settings} if in_memory else settings
         self._config = config = RegistryConfig.parse(given)
         self._state = RegistryState(default_level=str(config["schema.compatibility.level"]).upper())
-        self._catalog = Catalog(self._state, schema_characters_max=config["schema.max.size"])
+        self._catalog = Catalog(
+            self._state,
+            schema_characters_max=config["schema.max.size"],
+            validates_defaults=config["schema.providers.avro.validate.defaults"],
+        )
         self._access = RegistryAccess.of(
             config["authentication.method"],
             config["authentication.users"],

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum, auto
 
-from headrace.schemas.formats.avro import AvroType
+from headrace.schemas.formats.avro import AvroType, is_default
 from headrace.schemas.formats.avro_compatibility import problems
 from headrace.schemas.schema import SchemaError
 
@@ -242,6 +242,8 @@ class _Compiler:
         for number, one in enumerate(read.fields):
             if number not in sources.values():
                 child = layout.children[number]
+                if one.has_default and not is_default(one.type, one.default):
+                    raise SchemaError(f"field {one.name} was not written, and its default does not go with its type")
                 self._default(one.type, one.default, child)
 
     def _default(self, read: AvroType, value: object, layout: Layout) -> None:

@@ -34,6 +34,10 @@ class ParsedSchema(Protocol):
     def canonical(self) -> str:
         """Its text in the one form in which a registry keeps it. Two texts that only look different have the same."""
 
+    @property
+    def wrong_default(self) -> str | None:
+        """Of an Avro schema, what is wrong with the default of a field; it may be taken all the same."""
+
     def normalized(self) -> str:
         """Its text with everything in a fixed order: what `normalize=true` registers."""
 

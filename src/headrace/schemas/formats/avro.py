@@ -78,6 +78,9 @@ class AvroSchema:
     type: AvroType
     referred: Mapping[str, AvroType]
     json: Any
+    wrong_default: str | None = None
+    """Of the first field whose default does not go with its type. Confluent's registry takes such a schema, unless it
+    is told to look."""
 
     @property
     def canonical(self) -> str:
@@ -109,7 +112,8 @@ def parse(text: str, referred: Mapping[str, str]) -> AvroSchema:
             raise SchemaError(f"the schema {name}, which this one refers to: {error}") from error
     known = dict(names)
     raw = _loads(text)
-    return AvroSchema(_Reader(names).type(raw, "", 0), known, raw)
+    reader = _Reader(names)
+    return AvroSchema(reader.type(raw, "", 0), known, raw, reader.wrong_default)
 
 
 def _loads(text: str) -> Any:
@@ -130,6 +134,7 @@ class _Reader:
 
     def __init__(self, names: dict[str, AvroType]) -> None:
         self._names = names
+        self.wrong_default: str | None = None
 
     def type(self, given: Any, namespace: str, depth: int) -> AvroType:
         if depth > DEPTH_MAX:
@@ -211,8 +216,8 @@ class _Reader:
         except SchemaError as error:
             raise error if "field" in str(error) else SchemaError(f"{where}: {error}") from error
         default = given.get("default", _MISSING)
-        if default is not _MISSING and not _is_default(kind, default):
-            raise SchemaError(f"Invalid default for {where}: {_short(default)} not a {_shown(kind)}")
+        if default is not _MISSING and self.wrong_default is None and not is_default(kind, default):
+            self.wrong_default = f"Invalid default for {where}: {_short(default)} not a {_shown(kind)}"
         order = given.get("order", "ascending")
         if not isinstance(order, str) or order.lower() not in ("ascending", "descending", "ignore"):
             raise SchemaError(f"{where}: the order is ascending, descending or ignore, and not {_short(order)}")
@@ -299,7 +304,7 @@ def _shown(kind: AvroType) -> str:
     return _short(_printed(kind, "", set()))
 
 
-def _is_default(kind: AvroType, value: Any, depth: int = 0) -> bool:
+def is_default(kind: AvroType, value: Any, depth: int = 0) -> bool:
     """Whether a JSON value is one of the type; of a union, one of any of its types."""
     if depth > DEPTH_MAX:
         return False
@@ -322,15 +327,15 @@ def _is_default(kind: AvroType, value: Any, depth: int = 0) -> bool:
             return isinstance(value, str)
         case "array":
             assert kind.items is not None
-            return isinstance(value, list) and all(_is_default(kind.items, one, depth + 1) for one in value)
+            return isinstance(value, list) and all(is_default(kind.items, one, depth + 1) for one in value)
         case "map":
             assert kind.items is not None
-            return isinstance(value, dict) and all(_is_default(kind.items, one, depth + 1) for one in value.values())
+            return isinstance(value, dict) and all(is_default(kind.items, one, depth + 1) for one in value.values())
         case "union":
-            return any(_is_default(branch, value, depth + 1) for branch in kind.branches)
+            return any(is_default(branch, value, depth + 1) for branch in kind.branches)
         case _:
             return isinstance(value, dict) and all(
-                _is_default(one.type, value.get(one.name, one.default if one.has_default else None), depth + 1)
+                is_default(one.type, value.get(one.name, one.default if one.has_default else None), depth + 1)
                 for one in kind.fields
             )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import unquote, urldefrag, urljoin
 
 from headrace.schemas.extras import need
@@ -81,6 +81,7 @@ class JsonSchemaDocument:
     json: Any
     documents: Mapping[str, Any]
     root: JsonNode
+    wrong_default: ClassVar[str | None] = None
 
     @property
     def canonical(self) -> str:

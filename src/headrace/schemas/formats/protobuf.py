@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, ClassVar
 
 from headrace.schemas.extras import need
 from headrace.schemas.schema import SchemaError
@@ -22,6 +22,33 @@ from headrace.schemas.schema import SchemaError
 MAIN = "default.proto"
 """What a schema's own file is called where nobody names it."""
 _COMPILING = threading.Lock()
+_CONFLUENTS = {
+    "confluent/meta.proto": """syntax = "proto3";
+package confluent;
+import "google/protobuf/descriptor.proto";
+message Meta { string doc = 1; map<string, string> params = 2; repeated string tags = 3; repeated Rule rules = 4; }
+message Rule { string name = 1; string doc = 2; string expr = 3; string sql = 4; }
+"""
+    + "".join(
+        f"extend google.protobuf.{kind}Options {{ Meta {name}_meta = 1088; }}\n"
+        for kind, name in (
+            ("File", "file"),
+            ("Message", "message"),
+            ("Field", "field"),
+            ("Enum", "enum"),
+            ("EnumValue", "enum_value"),
+        )
+    ),
+    "confluent/type/decimal.proto": """syntax = "proto3";
+package confluent.type;
+message Decimal { bytes value = 1; uint32 precision = 2; int32 scale = 3; }
+""",
+    "confluent/type/variant.proto": """syntax = "proto3";
+package confluent.type;
+message Variant { bytes metadata = 1; bytes value = 2; }
+""",
+}
+"""Files that Confluent's clients import, and whose registry has them without being told."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +60,7 @@ class ProtobufSchema:
     """Its `FileDescriptorProto`."""
     imported: Mapping[str, Any]
     """Those of the files that it imports, by name, those first that others import."""
+    wrong_default: ClassVar[str | None] = None
 
     @cached_property
     def canonical(self) -> str:
@@ -111,7 +139,8 @@ def _compile(files: Mapping[str, str]) -> dict[str, Any]:
     own_protos = str(Path(protoc.__file__).parent / "_proto")
     others = _common_protos()
     with tempfile.TemporaryDirectory(prefix="headrace-proto-") as directory, _COMPILING:
-        for name, text in files.items():
+        known = _CONFLUENTS if any("confluent/" in text for text in files.values()) else {}
+        for name, text in {**known, **files}.items():
             path = Path(directory, name)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, "utf-8")
@@ -131,7 +160,7 @@ def _common_protos() -> list[str]:
     """`google/type/*.proto` and others, where the package that has them is installed."""
     with contextlib.suppress(ImportError):
         found = importlib.import_module("google.type")
-        return [str(Path(path).parent.parent.parent) for path in found.__path__]
+        return [str(Path(path).parent.parent) for path in found.__path__]
     return []
 
 

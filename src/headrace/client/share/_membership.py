@@ -165,5 +165,7 @@ class ShareMembership:
             self.fatal = error
             return
         log.info("share group %s: %s", self._group_id, error)
+        # What it is assigned may have been in the answer that was lost: who tells all is told all.
+        self._answered_topics = None
         self._next_at = self._client.clock.monotonic() + self._backoff.wait_ms(self._failures, self._client.rng) / 1000
         self._failures = min(self._failures + 1, 30)

@@ -64,6 +64,12 @@ def test_an_authority_without_its_key_is_not_replaced(command: Command, tmp_path
     assert "put it back" in refused.err
 
 
+def test_brokers_of_several_names_are_named_to_each_other(command: Command, tmp_path: Path) -> None:
+    words = ("certs", "--dir", str(tmp_path), "--json", "--client", "alice", "--broker", "b1")
+    assert "super.users" not in command(*words).json()["server"]
+    assert command(*words, "--broker", "b2").json()["server"]["super.users"] == "User:CN=b1;User:CN=b2"
+
+
 @pytest.mark.slow
 def test_a_secured_cluster_of_one_line(command: Command, tmp_path: Path) -> None:
     where, port = str(tmp_path / "cluster"), free_ports(1)[0]

@@ -93,13 +93,17 @@ def _split(text: str) -> tuple[str, tuple[str, ...]]:
 def _settings(directory: Path, made: list[dict[str, Any]]) -> dict[str, dict[str, str]]:
     """What to put into the properties of a broker and of a client."""
     trust = {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(directory / f"{_AUTHORITY}.pem")}
+    asks = {"ssl.client.auth": "required"} if any(one["client"] for one in made) else {}
+    brokers = [one["name"] for one in made if not one["client"]]
+    if asks and len(brokers) > 1:
+        # Each has a name of its own: what brokers send each other is taken from these.
+        asks["super.users"] = ";".join(f"User:CN={name}" for name in brokers)
     found = {}
     for one in made:
         title = "client" if one["client"] else "server"
         if title not in found:
             own = {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(directory / f"{one['name']}.pem")}
             first = {"security.protocol": "SSL"} if one["client"] else {"listeners": "SSL://:9093"}
-            asks = {"ssl.client.auth": "required"} if any(other["client"] for other in made) else {}
             found[title] = {**first, **own, **trust, **({} if one["client"] else asks)}
     found.setdefault("client", {"security.protocol": "SSL", **trust})
     return found

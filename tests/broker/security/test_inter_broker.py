@@ -58,7 +58,9 @@ class Brokers:
     def start(self, number: int) -> None:
         plain, secure, extra = self.ports[number]
         own = {
-            name: value.format(plain=plain, secure=secure, extra=extra) if name.endswith("listeners") else value
+            name: value.format(plain=plain, secure=secure, extra=extra, number=number)
+            if name.endswith(("listeners", "keystore.location"))
+            else value
             for name, value in self.settings.items()
         }
         own["node.id"] = str(number)
@@ -148,6 +150,30 @@ def test_brokers_replicate_by_every_mechanism_over_tls(tmp_path: Path, mechanism
         for one in brokers.brokers.values():
             principals = one.call(lambda found: {c.principal for c in found.acceptor.connections if c.is_brokers})
             assert principals == {"User:CN=a broker" if mechanism == "certificate" else "User:broker"}
+
+
+def test_brokers_whose_certificates_name_each_by_itself_know_each_other_by_super_users(tmp_path: Path) -> None:
+    for number in (1, 2, 3):
+        AUTHORITY.issue(f"broker-{number}").save(tmp_path / f"certificate-{number}.pem")
+    settings = with_tls(tmp_path, AUTHORITY) | {
+        "listeners": "SSL://127.0.0.1:{secure}",
+        "ssl.client.auth": "required",
+        "ssl.keystore.location": str(tmp_path / "certificate-{number}.pem"),
+        "super.users": "User:CN=broker-1;User:CN=broker-2;User:CN=broker-3",
+    }
+    with running(tmp_path, settings) as brokers:
+        client = {
+            "bootstrap.servers": ",".join(f"127.0.0.1:{ports[1]}" for ports in brokers.ports.values()),
+            "security.protocol": "SSL",
+            "ssl.truststore.certificates": AUTHORITY.certificate,
+            "ssl.keystore.location": str(AUTHORITY.issue("alice").save(tmp_path / "alice.pem")),
+        }
+        with Admin(client) as admin:
+            admin.create_topics([NewTopic("t", 3, 3)]).all()
+        with Producer(client, acks="all") as producer:
+            for number in range(3):
+                producer.send("t", b"%d" % number, partition=number).result(30)
+        brokers.await_whole()
 
 
 @pytest.mark.slow

@@ -15,7 +15,10 @@ from headrace.cli.app import Interrupted
 from headrace.cli.output import CommandError
 from headrace.testing.simulated import command
 from headrace.testing.simulated.command import Played, play_many
+from headrace.testing.simulated.directed import DIRECTED
 from headrace.testing.simulated.plans import Plan, plan_for
+from headrace.testing.simulated.runs import RunResult
+from headrace.testing.simulated.timeline import Timeline
 
 
 @pytest.mark.parametrize("jobs", [1, 2, 3])
@@ -48,6 +51,27 @@ def test_a_run_may_go_on_after_failures(
     assert "8  log: broker … is … s late" in told
     assert sorted(path.name for path in tmp_path.iterdir()) == ["3.json", "5.json"]
     assert Plan.of(json.loads((tmp_path / "5.json").read_text("utf-8"))["plan"]) == plan_for(5)
+
+
+def test_directed_plans_are_listed_and_each_hundred_seeds_have_them(capsys: pytest.CaptureFixture[str]) -> None:
+    command.command(are_listed=True)
+    told = capsys.readouterr().out.splitlines()
+    assert len(told) == len(DIRECTED)
+    for line, directed in zip(told, DIRECTED):
+        assert line.startswith(directed.name)
+        plan = plan_for(int(line.rsplit(" ", 1)[1]))
+        assert plan.directed == directed.name
+        assert plan.lines()[0].startswith(f"seed {plan.seed}: {directed.name}: ")
+        assert set(directed.clients) <= set(plan.workloads)
+    for first in (0, 100, 1_000):
+        assert len({plan_for(seed).directed for seed in range(first, first + 100)} - {""}) >= 33
+
+
+def test_a_run_is_written_as_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(command, "play", lambda plan, is_traced: RunResult(plan, None, "", 1, 1.0, Timeline(lambda: 0)))
+    command.command(told=3)
+    assert "Nothing was broken" in (tmp_path / "seed-3.html").read_text("utf-8")
 
 
 def test_what_was_played_before_ctrl_c_is_told(

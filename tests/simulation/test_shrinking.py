@@ -35,6 +35,46 @@ def test_everything_that_is_not_needed_is_left_out(monkeypatch: pytest.MonkeyPat
     assert found.partitions == found.records_max == 1
 
 
+def test_a_smaller_plan_that_fails_in_another_way_is_not_the_smallest(monkeypatch: pytest.MonkeyPatch) -> None:
+    needed = PLAN.troubles[2]
+
+    def play(plan: Plan) -> RunResult:
+        lost = f"BrokenError: numbered-0: 'numbered-1:0000{len(plan.troubles)}' was acknowledged at 3 and is lost"
+        failure = lost if needed in plan.troubles else "TimeoutError: it does not heal within 120 s"
+        return RunResult(plan, failure, "", 1, 2.0, Timeline(lambda: 1.0))
+
+    monkeypatch.setattr(runs, "play", play)
+    found = shrink(PLAN)
+    assert found.plan.troubles == (needed,)
+    assert found.failure is not None
+    assert "is lost" in found.failure
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        (
+            "BrokenError: numbered-0: 'numbered-1:00003' was acknowledged at 3 and is lost; the log is 5",
+            "BrokenError: numbered-1: 'numbered-2:00013' was acknowledged at 9 and is lost; the log is 12",
+            True,
+        ),
+        (
+            "BrokenError: numbered-0: 'numbered-1:00003' was acknowledged at 3 and is lost; the log is 5",
+            "BrokenError: numbered-0: 'numbered-1:00003' was acknowledged at 3, where 'numbered-2:00001' is",
+            False,
+        ),
+        (
+            "BrokenError: crowd-0: brokers [2] are fenced or stopping, and in sync (1, 2)",
+            "BrokenError: crowd-1: brokers [3, 1] are fenced or stopping, and in sync (3, 1)",
+            True,
+        ),
+        ("BrokenError: it does not heal within 120 s: x", "TimeoutError: it does not heal within 120 s: x", False),
+    ],
+)
+def test_a_kind_of_failure_is_its_words_without_names_and_numbers(one: str, other: str, is_same: bool) -> None:
+    assert (runs.kind_of(one) == runs.kind_of(other)) is is_same
+
+
 def test_what_was_found_so_far_is_told_after_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
     tries: list[Plan] = []
 

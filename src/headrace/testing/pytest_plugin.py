@@ -2,8 +2,9 @@
 
 `kafka`          one broker for all tests of a process, with topics and groups of one's own for each test
 `kafka_cluster`  three brokers in processes of their own, likewise, to be killed, paused and cut off from one another
+`simulated`      a cluster in virtual time, under a seed; `@pytest.mark.seeds(100)` runs a test under a hundred of them
 
-Both are started by the first test that asks. Nothing of Headrace is imported before.
+The first two are started by the first test that asks. Nothing of Headrace is imported before.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from headrace import Admin, Consumer, Producer
     from headrace.testing.brokers import Cluster
     from headrace.testing.embedded import EmbeddedBroker
+    from headrace.testing.simulated import ClusterUnderSeed
 
 _NAME_LENGTH_MAX = 80
 _NUMBERS = itertools.count(1)
@@ -128,3 +130,28 @@ def kafka_cluster(_headrace_cluster: tuple[Cluster, Admin], request: pytest.Fixt
     yield given
     running.restore()
     given.close()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "seeds(count, first=0): run a test that asks for `simulated` under so many seeds, from the first on"
+    )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    marker = metafunc.definition.get_closest_marker("seeds")
+    if marker is not None and "simulated" in metafunc.fixturenames:
+        seeds = _seeds(*marker.args, **marker.kwargs)
+        metafunc.parametrize("simulated", seeds, indirect=True, ids=[f"seed {seed}" for seed in seeds])
+
+
+def _seeds(count: int, first: int = 0) -> range:
+    return range(first, first + count)
+
+
+@pytest.fixture
+def simulated(request: pytest.FixtureRequest) -> ClusterUnderSeed:
+    """A cluster in virtual time, that of seed 0 unless the test is marked with `seeds`."""
+    from headrace.testing.simulated import simulated_cluster
+
+    return simulated_cluster(getattr(request, "param", 0))

@@ -4,17 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from headrace.broker.broker import Broker
 from headrace.broker.partitions.partition import Partition
 from headrace.cluster.image import TopicImage
 from headrace.cluster.topic_names import TRANSACTION_STATE
 from headrace.parallel.retries import attempts_of
-from headrace.records import read_control, read_records, split
+from headrace.records import Batch, read_control, read_records, split
 from headrace.testing.simulated.cluster import SimulatedCluster
+from headrace.testing.simulated.faults import RIVALS
 from headrace.testing.simulated.handled import not_handled, settle
-from headrace.testing.simulated.history import BrokenError, CommitCall, Handled, History, Register, TransactionEnd
-from headrace.testing.simulated.plans import TRIMMED
+from headrace.testing.simulated.history import (
+    DELETION,
+    NUMBER,
+    BrokenError,
+    CommitCall,
+    Handled,
+    History,
+    Register,
+    TransactionEnd,
+    tombstone_of,
+)
+from headrace.testing.simulated.plans import TRIMMED, WRITING
 from headrace.testing.simulated.times import check_times
 from headrace.testing.simulated.topic_configs import check_configs
 from headrace.topics import TopicPartition
@@ -126,13 +138,21 @@ def contents(data: bytes) -> Contents:
                 if read_control(record).control_type != _COMMIT_MARKER:
                     found.aborted.update(ended)
                 continue
-            found.rows[record.offset] = bytes(record.value or b"").decode("utf-8", "replace"), batch.producer_id
+            found.rows[record.offset] = _text_of(record), batch.producer_id
             if record.headers:
                 found.rounds[record.offset] = attempts_of(record)
             if batch.is_transactional:
                 pending.setdefault(batch.producer_id, []).append(record.offset)
     found.undecided.update(*pending.values())
     return found
+
+
+def _text_of(record: Any) -> str:
+    """The value; of a record that deletes its key, what stands for it."""
+    if record.value is None and record.key is not None:
+        number = next((data for name, data in record.headers if name == NUMBER), b"")
+        return tombstone_of(bytes(record.key).decode("utf-8", "replace"), bytes(number or b"").decode())
+    return bytes(record.value or b"").decode("utf-8", "replace")
 
 
 def all_contents(cluster: SimulatedCluster, history: History) -> dict[TopicPartition, Contents]:
@@ -156,7 +176,7 @@ def all_contents(cluster: SimulatedCluster, history: History) -> dict[TopicParti
                 check_trimmed(history, partition, {node: contents(data) for node, data in logs.items()}, starts)
                 continue
             if len(set(logs.values())) > 1:
-                raise BrokenError(f"{partition}: the replicas differ: {_where_they_differ(logs)}")
+                raise BrokenError(f"{partition}: the replicas differ {where_they_differ(logs)}")
             if topic.name in history.sent:
                 found[partition] = contents(logs[state.leader])
                 for broker in cluster.alive:
@@ -187,6 +207,8 @@ def check_trimmed(
     is_compacted = TRIMMED[partition.topic]["cleanup.policy"] == "compact"
     known = {offset: value for offset, value in history.acknowledged.get(partition, {}).items() if offset >= begin}
     kept: dict[int, dict[int, str]] = {}
+    # Where it was said at some time that what deletes a key need not stay, it may be gone on some brokers.
+    may_go = "delete.retention.ms" in history.configured_names(partition.topic)
     for node_id, held in found.items():
         rows = {offset: row[0] for offset, row in held.rows.items() if offset >= begin}
         for offset, value in rows.items():
@@ -195,9 +217,14 @@ def check_trimmed(
         kept[node_id] = _latest(rows) if is_compacted else rows
         newest = {value.split(":")[0]: value for value in kept[node_id].values()}
         for offset, value in known.items():
-            is_replaced = is_compacted and newest.get(value.split(":")[0], "") > value
+            key = value.split(":")[0]
+            is_replaced = is_compacted and newest.get(key, "") > value
+            if may_go and value.endswith(DELETION) and key not in newest:
+                continue
             if not is_replaced and kept[node_id].get(offset) != value:
                 raise BrokenError(f"{partition}: {value[:20]!r} was acknowledged at {offset} and is not on {node_id}")
+    if may_go:
+        kept = {node_id: _without_deletions(rows) for node_id, rows in kept.items()}
     if any(rows != kept[min(kept)] for rows in kept.values()):
         raise BrokenError(f"{partition}: brokers {sorted(kept)} differ in what they keep")
 
@@ -206,6 +233,10 @@ def _latest(rows: dict[int, str]) -> dict[int, str]:
     """The newest record of each key."""
     newest = {rows[offset].split(":")[0]: offset for offset in sorted(rows)}
     return {offset: rows[offset] for offset in sorted(newest.values())}
+
+
+def _without_deletions(rows: dict[int, str]) -> dict[int, str]:
+    return {offset: value for offset, value in rows.items() if not value.endswith(DELETION)}
 
 
 def not_given(history: History, found: dict[TopicPartition, Contents], topics: Iterable[str]) -> str | None:
@@ -268,14 +299,30 @@ def check_all(
             raise BrokenError(f"topic {name} should {'' if is_there else 'not '}be there")
 
 
-def _where_they_differ(logs: dict[int, bytes]) -> str:
-    rows = {node_id: contents(data).rows for node_id, data in logs.items()}
-    offsets = sorted({offset for one in rows.values() for offset in one})
-    for offset in offsets:
-        seen = {node_id: one.get(offset) for node_id, one in rows.items()}
-        if len(set(seen.values())) > 1:
-            return f"at {offset} {seen}"
-    return f"in their bytes, { ({node_id: len(data) for node_id, data in logs.items()}) }"
+def where_they_differ(logs: dict[int, bytes]) -> str:
+    """The first batch that is not the same on all brokers: where, and what each has there."""
+    batches = {node_id: list(split(data)) for node_id, data in logs.items()}
+    for number in range(max(map(len, batches.values()))):
+        there = {node_id: found[number] if number < len(found) else None for node_id, found in batches.items()}
+        if len({None if batch is None else bytes(batch.buffer) for batch in there.values()}) > 1:
+            offset = min(batch.base_offset for batch in there.values() if batch is not None)
+            seen = "; ".join(f"broker {node_id} has {_told(batch)}" for node_id, batch in sorted(there.items()))
+            return f"from offset {offset} on: {seen}"
+    return "only behind their last whole batches"
+
+
+def _told(batch: Batch | None) -> str:
+    """One batch, in words."""
+    if batch is None:
+        return "nothing there"
+    header = batch.header()
+    last = "" if header.next_offset == header.base_offset + 1 else f" to {header.next_offset - 1}"
+    of = f"{header.base_offset}{last} of leader epoch {header.leader_epoch}"
+    if header.producer_id >= 0:
+        of += f", producer {header.producer_id} epoch {header.producer_epoch}"
+    if header.is_control:
+        return f"{of}: a marker"
+    return f"{of}: {[_text_of(record)[:20] for record in read_records(batch)][:3]}"
 
 
 def _check_acknowledged(partition: TopicPartition, known: dict[int, str], found: Contents) -> None:
@@ -311,7 +358,7 @@ def _check_producer_ids(found: dict[TopicPartition, Contents]) -> None:
     owners: dict[int, str] = {}
     for partition, held in found.items():
         for offset, (value, producer_id) in held.rows.items():
-            writer = value.split(":")[0]
+            writer = RIVALS if partition.topic == WRITING[RIVALS] else value.split(":")[0]
             if producer_id != _NO_PRODUCER and owners.setdefault(producer_id, writer) != writer:
                 raise BrokenError(
                     f"{partition} at {offset}: producer id {producer_id} is {writer}'s and {owners[producer_id]}'s"

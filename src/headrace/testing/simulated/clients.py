@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from headrace.testing.simulated.cluster import SimulatedCluster
+from headrace.testing.simulated.faults import RIVALS, TRIES_AGAIN
 from headrace.testing.simulated.history import History
 from headrace.testing.simulated.parallel import KeyedRecords, ParallelMember
 from headrace.testing.simulated.plans import TRIMMING, WRITING, Plan
-from headrace.testing.simulated.static_members import StaticMember
+from headrace.testing.simulated.static_members import MortalMember, StaticMember
 from headrace.testing.simulated.variants import DEAD_LETTERS, KEYED, RETRIES
 from headrace.testing.simulated.workloads import (
     ASSIGNORS,
     GROUP,
     Administrator,
     Crowd,
+    ImpatientWriter,
     KeyedWriter,
     MemberWorkload,
     OffsetKeeper,
     Reader,
+    Rival,
     Transactor,
     Workload,
     Writer,
@@ -41,6 +44,10 @@ def workloads_for(cluster: SimulatedCluster, plan: Plan, history: History) -> li
             made.append(KeyedWriter(cluster, plan, history, f"{workload}-1", topic, True))
         elif workload == "transactions":
             made += [Transactor(cluster, plan, history, f"transactor-{n}") for n in (1, 2)]
+        elif workload == RIVALS:
+            made += [Rival(cluster, plan, history, f"rival-{n}") for n in (1, 2)]
+        elif workload == TRIES_AGAIN:
+            made += [ImpatientWriter(cluster, plan, history, f"impatient-{n}") for n in (1, 2)]
         elif workload == "readers":
             made += [
                 Reader(cluster, plan, history, f"reader-{n}", topics, committed)
@@ -51,7 +58,7 @@ def workloads_for(cluster: SimulatedCluster, plan: Plan, history: History) -> li
             # Not with the cooperative one: see parallel consumers.
             assignors = ASSIGNORS[:-1] if plan.is_static else ASSIGNORS
             assignor = cluster.simulation.random_for("assignor").choice(assignors)
-            member = StaticMember if plan.is_static else MemberWorkload
+            member = StaticMember if plan.is_static else MortalMember if plan.is_mortal else MemberWorkload
             made += [member(cluster, plan, history, f"member-{n}", topics, assignor) for n in (1, 2)]
         elif workload == "offsets":
             made.append(OffsetKeeper(cluster, plan, history, "keeper"))

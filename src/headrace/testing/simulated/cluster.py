@@ -23,6 +23,7 @@ from headrace.runtime import Runtime
 from headrace.runtime.simulated import CrashModel, Host, HostDiedError, Simulation
 from headrace.testing.simulated.blocking import BlockingCluster, run_blocking
 from headrace.testing.simulated.faults import DIRECTORIES
+from headrace.testing.simulated.timeline import CLUSTER, Timeline, logs_in
 
 T = TypeVar("T")
 
@@ -61,6 +62,8 @@ _PACED_SETTINGS = {
 }
 _PACED_OF_CLIENTS = ("request_timeout_ms", "session_timeout_ms", "heartbeat_interval_ms", "transaction_timeout_ms")
 _BACKOFF_MS_MAX = 1000
+#: So many lines of what happened are told with a failure.
+_NOTED_LINES = 60
 
 
 def _paced(pace: float) -> dict[str, str]:
@@ -77,7 +80,7 @@ class SimulatedBroker:
         self.name = name or f"broker-{node_id}"
         self.host: Host = cluster.machine(self.name)
         self._cluster = cluster
-        self._settings = {
+        self.settings = {
             **SETTINGS,
             **({} if cluster.pace == 1.0 else _paced(cluster.pace)),
             "node.id": str(node_id),
@@ -133,7 +136,7 @@ class SimulatedBroker:
             snapshot_after_nodes=_SNAPSHOT_AFTER_NODES,
             node_bytes_max=cluster.node_bytes_max,
         )
-        broker = cluster.broker_class.from_settings(runtime, self._settings, store=store)
+        broker = cluster.broker_class.from_settings(runtime, self.settings, store=store)
         await broker.start()
         return broker
 
@@ -194,6 +197,8 @@ class SimulatedCluster:
         node_bytes_max: int = NODE_BYTES_MAX,
     ) -> None:
         self.simulation = simulation
+        #: What happened so far, for people: see `ClusterUnderSeed.run`.
+        self.timeline = Timeline(lambda: simulation.loop.time())
         self.pace = pace
         self.node_bytes_max = node_bytes_max
         self._clocks_ms = clocks_ms
@@ -306,8 +311,25 @@ class SimulatedCluster:
 
     # --- what goes wrong
 
+    def _note(self, node_id: int, what: str) -> None:
+        self.timeline.add(self.brokers[node_id].name, "fault", what)
+
+    async def faults(self, seconds: float, *kinds: str, between_s: float = 1.0) -> None:
+        """Draw faults from the seed for so many virtual seconds, one about every `between_s`, and end them all.
+
+        Of these `kinds` (`kill`, `power`, `stop`, `pause`, `isolate`, `cut`, `cut one way`, `client cut`, `reset`,
+        `half open`, `slow network`, `slow disk`, `disk error`, `disk full`, `store away`, `store forgets`, `store cut`,
+        `store breaks`, `session lost`, `election`), or of all that a client should live through. Records that are
+        acknowledged by as many replicas as `min.insync.replicas` are lost by none of them. It returns when every broker
+        serves again; run it beside your clients, as a task.
+        """
+        from headrace.testing.simulated.drawn import USUAL, draw_faults
+
+        await draw_faults(self, seconds, kinds or USUAL, between_s)
+
     def kill(self, node_id: int) -> None:
         """End a broker's process at once."""
+        self._note(node_id, "killed")
         self.brokers[node_id].kill()
 
     def kill_all(self) -> None:
@@ -317,6 +339,7 @@ class SimulatedCluster:
 
     def lose_power(self, node_id: int) -> None:
         """Let a broker's machine lose its power, and with it what was not synced."""
+        self._note(node_id, "power lost")
         self.brokers[node_id].lose_power()
 
     async def restart(self, node_id: int) -> None:
@@ -324,6 +347,7 @@ class SimulatedCluster:
         if self.brokers[node_id].broker is not None:
             self.kill(node_id)
         await self.brokers[node_id].start()
+        self._note(node_id, "serves again")
 
     def replace(self, node_id: int) -> SimulatedBroker:
         """A new machine, with an empty disk, for the number of a broker that may live on; it is yet to be started."""
@@ -335,10 +359,12 @@ class SimulatedCluster:
 
     async def stop(self, node_id: int) -> None:
         """Shut a broker down in order."""
+        self._note(node_id, "stopped")
         await self.brokers[node_id].stop()
 
     def pause(self, node_id: int) -> None:
         """Let a broker hang: it does nothing, and its connections stay open."""
+        self._note(node_id, "paused")
         self.brokers[node_id].host.pause()
 
     def hang_loop(self, node_id: int) -> None:
@@ -346,16 +372,20 @@ class SimulatedCluster:
         self.brokers[node_id].hang_loop()
 
     def resume(self, node_id: int) -> None:
+        self._note(node_id, "resumed")
         self.brokers[node_id].host.resume()
 
     def partition(self, ones: Iterable[int], others: Iterable[int] | None = None, *, one_way: bool = False) -> None:
         """Cut brokers off from others (all that are left, unless named); those keep their clients and the store."""
         ones = list(ones)
         rest = [node_id for node_id in self.brokers if node_id not in ones] if others is None else list(others)
+        which = "one way, " if one_way else ""
+        self.timeline.add(CLUSTER, "fault", f"cut off: {which}brokers {ones} from {rest}")
         self.simulation.network.partition(self._names(ones), self._names(rest), one_way=one_way)
 
     def heal(self) -> None:
         """End all partitions of the network, and let every broker reach the store."""
+        self.timeline.add(CLUSTER, "fault", "the network is whole again")
         self.simulation.network.heal()
         for broker in (*self.brokers.values(), *self.former):
             broker.reaches_store = True
@@ -365,6 +395,7 @@ class SimulatedCluster:
 
     def fill_disk(self, node_id: int, free_bytes: int = 0) -> None:
         """Leave a broker only so much room on its disk."""
+        self._note(node_id, "disk full")
         self.brokers[node_id].host.disk.fill(free_bytes)
 
     def empty_disk(self, node_id: int) -> None:
@@ -388,23 +419,41 @@ class ClusterUnderSeed:
         return self.run(lambda cluster: cluster.blocking(story))
 
     def run(self, story: Callable[[SimulatedCluster], Coroutine[Any, Any, T]]) -> T:
-        """Start the cluster, tell the story, and give what it gives."""
+        """Start the cluster, tell the story, and give what it gives.
+
+        What the story raises has a note: the seed, which brings it back, and what happened until then.
+        """
         simulation = Simulation(self.seed, time_max_s=self._time_max_s)
+        cluster = SimulatedCluster(simulation, brokers=self._brokers, settings=self._settings)
 
         async def main() -> T:
-            cluster = SimulatedCluster(simulation, brokers=self._brokers, settings=self._settings)
             await cluster.start()
             told = await story(cluster)
             cluster.kill_all()
             return told
 
         try:
-            told = simulation.run(main())
-            self.digest = simulation.trace.digest()
-            simulation.check()
+            with logs_in(cluster.timeline, propagates=True):
+                told = simulation.run(main())
+                self.digest = simulation.trace.digest()
+                simulation.check()
             return told
+        except Exception as error:
+            error.add_note(self._note(cluster, simulation.loop.time()))
+            raise
         finally:
             simulation.loop.close()
+
+    def _note(self, cluster: SimulatedCluster, ended_s: float) -> str:
+        """What a failure is told with."""
+        lines = cluster.timeline.lines(last=_NOTED_LINES)
+        left_out = len(cluster.timeline.lines()) - len(lines)
+        more = [f"(the last {len(lines)} of {len(lines) + left_out} lines)"] if left_out else []
+        head = (
+            f"simulated_cluster(seed={self.seed}) of {self._brokers} brokers failed after {ended_s:.3f} virtual "
+            "seconds; the same seed takes the same course. Until then:"
+        )
+        return "\n".join([head, *more, *lines])
 
 
 def simulated_cluster(

@@ -21,8 +21,10 @@ import typer
 
 from headrace.cli.app import Interrupted
 from headrace.cli.output import CommandError, count, note, styled, usage
+from headrace.testing.simulated import story
+from headrace.testing.simulated.directed import DIRECTED
 from headrace.testing.simulated.html import page
-from headrace.testing.simulated.plans import Plan, plan_for
+from headrace.testing.simulated.plans import Plan, plan_for, seed_of
 from headrace.testing.simulated.runs import RunResult, play, shrink
 
 _TIMELINE_LINES = 60
@@ -124,8 +126,16 @@ def command(
     jobs: Annotated[int, typer.Option("--jobs", min=1, help="How many processes.")] = 1,
     is_shrunk: Annotated[bool, typer.Option("--shrink/--no-shrink", help="Look for the smallest failure.")] = True,
     goes_on: Annotated[bool, typer.Option("--go-on", help="Name the seeds that fail, and do not stop there.")] = False,
+    told: Annotated[int | None, typer.Option("--story", help="Write this seed's run as a page, seed-N.html.")] = None,
+    are_listed: Annotated[bool, typer.Option("--plans", help="List the directed plans, and a seed of each.")] = False,
 ) -> None:
     """Run whole clusters in virtual time, under faults that a seed decides, and check every promise."""
+    if are_listed:
+        for directed in DIRECTED:
+            print(f"{directed.name:<40} {directed.rule:<66} --seed {seed_of(directed)}")
+        return
+    if told is not None:
+        seed, trace = told, trace or Path(f"seed-{told}.html")
     if seed is not None or plan is not None:
         if seeds is not None or minutes is not None or (seed is not None and plan is not None):
             raise usage("--seed or --plan is one run: leave out --seeds and --minutes, and name only one of the two")
@@ -241,11 +251,14 @@ def _failed(played: Played, total: Total, trace: Path | None, keep: Path | None,
     else:
         verdict = play(chosen)
     print("\n".join(verdict.plan.lines()))
-    print("\n".join(verdict.timeline.lines(last=_TIMELINE_LINES)))
+    print("\n".join(story.lines(verdict.timeline.entries, verdict.failure, most=_TIMELINE_LINES)))
     if keep is not None:
         _keep(keep, verdict.failure, verdict.plan)
     else:
-        note(f"run it again with `headrace simulate --seed {played.seed}`; --keep DIR keeps the smallest plan")
+        note(
+            f"run it again with `headrace simulate --seed {played.seed}`, or see it with `--story {played.seed}`; "
+            "--keep DIR keeps the smallest plan"
+        )
     _write_page(verdict, trace)
     return CommandError(f"seed {played.seed}: {verdict.failure or played.failure}")
 

@@ -9,6 +9,9 @@ from typing import Final
 DATA: Final = "/data"
 DIRECTORIES: Final = (f"{DATA}/one", f"{DATA}/two")
 
+#: Clients that only some plans have: two producers with one transactional id; and one whose answers are often lost.
+RIVALS, TRIES_AGAIN = "rivals", "tries again"
+
 
 @dataclass(frozen=True, slots=True)
 class Trouble:

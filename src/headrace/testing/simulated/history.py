@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
 from headrace.client.consumer.records import ConsumerGroupMetadata
 from headrace.topics import TopicPartition
+
+#: How the text ends that stands for a record without a value, and the header that has its number.
+DELETION, NUMBER = ":deleted", "number"
+
+
+def tombstone_of(key: str, number: int | str) -> str:
+    """What stands for a record that deletes a key."""
+    return f"{key}:{number:0>5}{DELETION}"
+
+
+def _writer_of(value: str) -> str:
+    return value.split(":", 1)[0]
+
+
+def _short(value: str) -> str:
+    """A value without its padding."""
+    return ":".join(value.split(":")[:3])[:40]
 
 
 class BrokenError(AssertionError):
@@ -120,8 +137,10 @@ class Handled:
 class History:
     """All of a run. `tick` numbers events: what was answered before something else was asked has a smaller number."""
 
-    def __init__(self) -> None:
+    def __init__(self, tell: Callable[[str, str], None] | None = None) -> None:
+        """`tell` is given what clients did, for the timeline: who, and what."""
         self._ticks = 0
+        self._tell = tell
         #: Values that were sent, by topic; each is sent once.
         self.sent: dict[str, set[str]] = {}
         #: Topics whose records may be there twice, as their producers do not number them.
@@ -145,6 +164,7 @@ class History:
         #: may be done at any time.
         self.configs: dict[str, dict[str, str]] = {}
         self._configs_in_doubt: set[tuple[str, str]] = set()
+        self._configs_touched: set[tuple[str, str]] = set()
         #: How many partitions topics have that were given more: what the last answer said.
         self.partitions: dict[str, int] = {}
         #: Topics that were made and deleted: what the last answer said (None: not known).
@@ -178,6 +198,11 @@ class History:
                     f"a commit of {who.member_id} was accepted, though {other} had its place as {who.group_instance_id}"
                 )
 
+    def tell(self, who: str, what: str) -> None:
+        """A client has done something, or was told something."""
+        if self._tell is not None:
+            self._tell(who, what)
+
     def tick(self) -> int:
         self._ticks += 1
         return self._ticks
@@ -196,7 +221,12 @@ class History:
         for name in change:
             self.configs.setdefault(topic, {}).pop(name, None)
             self._configs_in_doubt.add((topic, name))
+            self._configs_touched.add((topic, name))
         return doubts
+
+    def configured_names(self, topic: str) -> set[str]:
+        """What was configured anew of a topic at any time, or may have been."""
+        return {name for of, name in self._configs_touched if of == topic}
 
     def has_configured(self, topic: str, change: Mapping[str, str], doubts: set[tuple[str, str]]) -> None:
         """It was, unless what was in doubt before came later."""
@@ -217,6 +247,7 @@ class History:
 
     def was_acknowledged(self, partition: TopicPartition, offset: int, value: str) -> None:
         self.count("records acknowledged")
+        self.tell(_writer_of(value), f"{partition}: {_short(value)!r} is acknowledged at {offset}")
         known = self.acknowledged.setdefault(partition, {})
         if known.setdefault(offset, value) != value:
             raise BrokenError(f"{partition}: offset {offset} was acknowledged for {known[offset]!r} and for {value!r}")
@@ -227,6 +258,7 @@ class History:
 
     def was_read(self, reader: str, partition: TopicPartition, offset: int, value: str) -> None:
         self.count("records read")
+        self.tell(reader, f"{partition}: is given {_short(value)!r} at {offset}")
         rows = self.reads[reader, partition].rows
         if rows and offset <= rows[-1][0]:
             raise BrokenError(f"{partition}: {reader} was given offset {offset} after {rows[-1][0]}")

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable
 
 from headrace.testing.simulated.runs import RunResult
+from headrace.testing.simulated.story import chosen
 from headrace.testing.simulated.timeline import CLUSTER, STORE, Span, TimelineEntry
 
 _WIDTH = 1200
@@ -29,9 +30,31 @@ p.verdict { font-weight: bold; white-space: pre-wrap } p.legend { color: #555 }
 p.legend b { color: #fff; padding: 1px 8px; margin-right: 6px; font-weight: normal } label { margin-right: 1em }
 """
 _SCRIPT = """
-for (const box of document.querySelectorAll('input')) box.onchange = () => {
-  for (const row of document.querySelectorAll('tr.' + box.value)) row.style.display = box.checked ? '' : 'none';
+for (const box of document.querySelectorAll('input')) {
+  box.onchange = () => {
+    for (const row of document.querySelectorAll('#all tr.' + box.value)) row.style.display = box.checked ? '' : 'none';
+  };
+  box.onchange();
+}
+const svg = document.querySelector('svg'), box = svg.viewBox.baseVal, whole = box.width;
+const show = (x, width) => {
+  box.width = Math.min(whole, Math.max(whole / 200, width));
+  box.x = Math.min(whole - box.width, Math.max(0, x));
 };
+svg.setAttribute('preserveAspectRatio', 'none');
+svg.style.height = box.height + 'px';
+svg.onwheel = (event) => {
+  event.preventDefault();
+  const part = event.offsetX / svg.clientWidth, at = box.x + part * box.width;
+  const width = Math.min(whole, box.width * (event.deltaY < 0 ? 0.8 : 1.25));
+  show(at - part * width, width);
+};
+let from = [0, 0];
+svg.onpointerdown = (event) => { from = [event.offsetX, box.x]; };
+svg.onpointermove = (event) => {
+  if (event.buttons) show(from[1] - (event.offsetX - from[0]) / svg.clientWidth * box.width, box.width);
+};
+svg.ondblclick = () => show(0, whole);
 """
 
 
@@ -55,15 +78,25 @@ def page(verdict: RunResult) -> str:
             f'<line x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{height - 16}" stroke="#b30000" stroke-width="1.5"/>'
         )
     told = html.escape(verdict.failure or "Nothing was broken.")
-    kinds = ("fault", "leader", "isr", "controller", "log", "client")
-    boxes = "".join(f'<label><input type="checkbox" checked value="{kind}"> {kind}</label>' for kind in kinds)
+    kinds = ("fault", "leader", "isr", "controller", "belief", "log", "client")
+    boxes = "".join(
+        f'<label><input type="checkbox"{"" if kind == "client" else " checked"} value="{kind}"> {kind}</label>'
+        for kind in kinds
+    )
+    concerned = "" if verdict.failure is None else _concerned(verdict)
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Seed {plan.seed}</title>'
         f"<style>{_STYLE}</style></head><body><h1>Seed {plan.seed}</h1><p>{html.escape(plan.lines()[0])}</p>"
-        f'<p class="verdict">{told}</p><p class="legend">{_legend(plan.brokers)}</p>'
+        f'<p class="verdict">{told}</p>{concerned}<p class="legend">{_legend(plan.brokers)}</p>'
         f'<svg viewBox="0 0 {_WIDTH} {height}" role="img">{"".join(drawing)}</svg><p>{boxes}</p>'
-        f"<table>{''.join(map(_row, timeline.entries))}</table><script>{_SCRIPT}</script></body></html>\n"
+        f'<table id="all">{"".join(map(_row, timeline.entries))}</table><script>{_SCRIPT}</script></body></html>\n'
     )
+
+
+def _concerned(verdict: RunResult) -> str:
+    """What tells of the failure, before all of it: the records and partitions that it names, the first faults."""
+    rows = "".join(map(_row, chosen(verdict.timeline.entries, verdict.failure)))
+    return f"<h2>What tells of it</h2><table>{rows}</table><h2>All of it</h2>"
 
 
 def _legend(brokers: int) -> str:
@@ -72,7 +105,8 @@ def _legend(brokers: int) -> str:
     )
     return (
         f"Faults are red. Each partition has the colour of its leader: {swatches}and is grey while nobody leads. The "
-        "dark line in it is its watermark. Dots are messages and moments; point at anything to read more."
+        "dark line in it is its watermark. Dots are messages and moments; point at anything to read more. The wheel "
+        "zooms, dragging moves, a double click shows all again."
     )
 
 

@@ -56,6 +56,8 @@ class Invariants:
         self._leaders: dict[tuple[Key, int], bytes] = {}
         # Replicas that are as they were need not be looked at again, unless something has been decided.
         self._seen: dict[Partition, _Seen] = {}
+        # Whether each replica takes itself for the leader, and of which epoch.
+        self._beliefs: dict[Partition, tuple[bool, int]] = {}
         self._controller: int | None = None
         self._controller_epoch = -1
         self._image_offset = -1
@@ -176,6 +178,12 @@ class Invariants:
         if watermark > log.end_offset:
             raise BrokenError(f"{known.name}: broker {broker.node_id} has watermark {watermark}, end {log.end_offset}")
         leads = partition.is_leader
+        if self._beliefs.get(partition) != (leads, epoch):
+            if leads or self._beliefs.get(partition, (False, 0))[0]:
+                what = "takes itself for the leader" if leads else "does not lead any more"
+                text = f"{known.name}: {what}, epoch {epoch}; its log ends at {log.end_offset}"
+                self._timeline.add(f"broker-{broker.node_id}", "belief", text)
+            self._beliefs[partition] = (leads, epoch)
         if leads and (partition.state is None or broker.incarnation is None):
             return
         self._seen[partition] = _Seen(known, watermark, log.end_offset, epoch, leads, max(known.committed, watermark))

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from headrace.testing.simulated.faults import DIRECTORIES, Trouble
+from headrace.testing.simulated.directed import DIRECTED, Directed
+from headrace.testing.simulated.faults import DIRECTORIES, RIVALS, TRIES_AGAIN, Trouble
 from headrace.testing.simulated.operators import OPERATORS
 from headrace.testing.simulated.owners import OWNERS
 from headrace.testing.simulated.scenarios import OFFSETS, SCENARIOS, TRANSACTIONS, steps_of
@@ -42,6 +43,8 @@ KINDS = {
 }
 #: The topic that each kind of producer writes to.
 WRITING = {"idempotent": "numbered", "plain": "plain", "crowd": "crowd", "transactions": "transactional"}
+#: Likewise, of producers that only directed plans have.
+_WRITING_TOO = {RIVALS: "contended", TRIES_AGAIN: "tried-again"}
 #: Topics of which brokers remove records while they are written to, and how they are configured.
 TRIMMING = {"compaction": "compacted", "retention": "retained"}
 TRIMMED = {
@@ -49,6 +52,11 @@ TRIMMED = {
     "retained": {"cleanup.policy": "delete", "segment.ms": "500", "retention.ms": "2000"},
 }
 WORKLOADS = (*WRITING, *TRIMMING, "group", "offsets", "admin", "readers", "parallel")
+WRITING |= _WRITING_TOO
+#: Of so many seeds one has a directed plan.
+_DIRECTED_EVERY = 3
+_DIRECTED_DURATION_S = (0.8, 2.4)
+_DIRECTED_RECORDS_MAX = (15, 40, 60)
 #: Whom a fault is of: a broker by its number, or what it is to a partition just then.
 _WHO = ("1", "2", "3", "1", "2", "3", "leading", "leading", "second", "controller")
 #: How many courses of faults that belong together a plan has beside others.
@@ -127,6 +135,10 @@ class Plan:
     directories: tuple[str, ...] = DIRECTORIES[:1]
     #: How much of a decision fits a node of the store; 0: as much as usual.
     node_bytes_max: int = 0
+    #: Whether members of the plain group die without a word.
+    is_mortal: bool = False
+    #: Which directed plan it is; empty: none.
+    directed: str = ""
 
     @property
     def grows(self) -> bool:
@@ -166,8 +178,9 @@ class Plan:
         )
 
     def lines(self) -> list[str]:
+        name = f"{self.directed}: " if self.directed else ""
         head = (
-            f"seed {self.seed}: {self.brokers} brokers, min.insync.replicas={self.min_isr}, {self.partitions} "
+            f"seed {self.seed}: {name}{self.brokers} brokers, min.insync.replicas={self.min_isr}, {self.partitions} "
             f"partition{'' if self.partitions == 1 else 's'}, {self._clients()}; {self.duration_s:.1f} s, "
             f"{len(self.troubles)} fault{'' if len(self.troubles) == 1 else 's'}"
             f"{'' if self.pace == 1.0 else f', time-outs of {self.pace:.0%}'}"
@@ -178,8 +191,11 @@ class Plan:
         return [head, *(f"  {trouble.text()}" for trouble in self.troubles)]
 
     def _clients(self) -> str:
-        kinds = {"parallel": f"parallel ({self.parallel})", "group": "group (static)" if self.is_static else "group"}
+        kinds = {"parallel": f"parallel ({self.parallel})", "group": self._group()}
         return ", ".join(kinds.get(name, name) for name in self.workloads)
+
+    def _group(self) -> str:
+        return "group (static)" if self.is_static else "group (mortal)" if self.is_mortal else "group"
 
 
 def plan_for(
@@ -195,6 +211,8 @@ def plan_for(
     With `only` these kinds of trouble, with `always` these workloads among others, with `scenarios` one of these
     courses at the beginning, and little else; a plan with any of them has the `pace` that is given.
     """
+    if not (only or always or scenarios) and seed % _DIRECTED_EVERY == 0:
+        return directed_plan(seed, DIRECTED[seed // _DIRECTED_EVERY % len(DIRECTED)])
     plan = _plan_for(seed, only, always, scenarios, pace)
     # Each of a stream of its own: all else is as it was before there were these.
     plan = replace(plan, parallel=random.Random(f"parallel {seed}").choice(list(VARIANTS)))
@@ -213,6 +231,48 @@ def plan_for(
         plan = replace(plan, directories=DIRECTORIES)
     is_small = random.Random(f"nodes {seed}").random() < _SMALL_NODES
     return replace(plan, node_bytes_max=_NODE_BYTES_MAX) if is_small else plan
+
+
+def seed_of(directed: Directed) -> int:
+    """The first seed that has this plan."""
+    return DIRECTED.index(directed) * _DIRECTED_EVERY
+
+
+def directed_plan(seed: int, directed: Directed) -> Plan:
+    """A directed plan as that seed has it: these clients and no others, so that what it is for is most of it."""
+    rng = random.Random(f"directed {seed}")
+    workloads = tuple(name for name in (*WORKLOADS, *_WRITING_TOO) if name in directed.clients)
+    if not WRITING.keys() & set(workloads):
+        workloads = ("idempotent", *workloads)
+    topics = [WRITING[name] for name in workloads if name in WRITING]
+    topics += [TRIMMING[name] for name in workloads if name in TRIMMING]
+    course = rng.choice(directed.courses) if directed.courses else None
+    if course is None:
+        duration_s = rng.uniform(*_DIRECTED_DURATION_S)
+        troubles = _drawn(rng, directed.kinds, duration_s, topics, pace=SHORT_PACE)
+    else:
+        troubles = steps_of(course, 1, rng.uniform(0.1, 0.4), topics, rng, pace=SHORT_PACE)
+        duration_s = max(trouble.at_s + trouble.for_s for trouble in troubles) + 0.2
+    plan = Plan(
+        seed=seed,
+        duration_s=round(duration_s, 3),
+        min_isr=rng.choice((1, 2, 2)) if course is None else 2,
+        partitions=max(directed.partitions_min, rng.choice((1, 1, 2))),
+        workloads=workloads,
+        troubles=tuple(sorted(troubles, key=lambda trouble: trouble.at_s)),
+        records_max=rng.choice(_DIRECTED_RECORDS_MAX),
+        brokers=3 if course is None else SCENARIOS[course].brokers,
+        pace=SHORT_PACE,
+        parallel=directed.parallel or FORMER,
+        is_static=directed.members == "static",
+        is_mortal=directed.members == "mortal",
+        directed=directed.name,
+    )
+    plan = with_more_partitions(plan) if directed.grows else plan
+    plan = with_other_configs(plan) if directed.configures else plan
+    plan = with_other_clocks(plan) if directed.has_clocks else plan
+    plan = with_owners(plan) if directed.has_owners else plan
+    return with_client_pause(plan) if directed.hangs else plan
 
 
 def _with_room_to_move(plan: Plan) -> Plan:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -30,7 +31,7 @@ from headrace.testing.simulated.plans import CLOCK_STEP, CONFIGURED, MORE_PARTIT
 from headrace.testing.simulated.timeline import CLUSTER, Timeline, logs_in
 from headrace.testing.simulated.troubles import Troubles
 from headrace.testing.simulated.variants import DEAD_LETTERS, PARALLEL_GROUP, VARIANTS
-from headrace.testing.simulated.workloads import Transactor, Workload
+from headrace.testing.simulated.workloads import Rival, Transactor, Workload
 from headrace.topics import TopicPartition
 
 CHECK_S = 0.02
@@ -57,8 +58,19 @@ class RunResult:
 
     @property
     def kind(self) -> str:
-        """What kind of failure it was: the first words, without numbers."""
-        return "" if self.failure is None else self.failure.split(":")[0].split(" at ")[0]
+        """What kind of failure it was: its words, without what is named in it and without numbers."""
+        return "" if self.failure is None else kind_of(self.failure)
+
+
+#: What a failure names: texts in quotes, what is in brackets, partitions, words that have a number in them, numbers.
+_NAMED = re.compile(r"'[^']*'|\"[^\"]*\"|\[[^\]]*\]|\([^)]*\)|\{.*\}|\S*\d\S*")
+_KIND_CHARS = 120
+
+
+def kind_of(failure: str) -> str:
+    """The words of the first line, each name and number left out."""
+    words = _NAMED.sub("", failure.split("\n", 1)[0])
+    return " ".join(word for word in re.split(r"[^A-Za-z]+", words) if word)[:_KIND_CHARS]
 
 
 class SimulatedRun:
@@ -70,7 +82,7 @@ class SimulatedRun:
         model = self.simulation.network.model
         model.split_probability = self.simulation.random_for("network model").choice(_SPLIT)
         self.timeline = Timeline(lambda: self.simulation.loop.time())
-        self.history = History()
+        self.history = History(lambda who, what: self.timeline.add(who, "client", what))
         self._settings = {"min.insync.replicas": str(plan.min_isr), "log.dirs": ",".join(plan.directories)}
 
     def play(self) -> RunResult:
@@ -242,7 +254,7 @@ class SimulatedRun:
             group: entry.offset
             for group, offsets in found.items()
             for partition, entry in offsets.items()
-            if partition.topic == Transactor.topic
+            if partition.topic in (Transactor.topic, Rival.topic)
         }
 
 
@@ -273,7 +285,7 @@ def play(plan: Plan, *, is_traced: bool = False) -> RunResult:
 
 
 def shrink(plan: Plan, tries_max: int = 60, on_try: Callable[[Plan], None] | None = None) -> RunResult:
-    """The smallest plan found that still fails, in whatever way: without the faults and clients that it does not need.
+    """The smallest plan found that still fails in the same way: without the faults and clients that it does not need.
 
     Faults are left out in halves, then quarters, and so on, then one by one. Ctrl-C ends it with what was found so far.
     """
@@ -328,7 +340,8 @@ class _Shrinking:
         if self._on_try is not None:
             self._on_try(candidate)
         verdict = play(candidate)
-        if verdict.failure is None:
+        # What fails in another way is another failure: it would explain nothing.
+        if verdict.failure is None or verdict.kind != self.best.kind:
             return False
         self.best = verdict
         return True

@@ -1,5 +1,5 @@
 """Static members of a plain group: processes that keep their `group.instance.id` over their lives, and are now and then
-started twice."""
+started twice. And mortal ones, which die without a word."""
 
 from __future__ import annotations
 
@@ -91,3 +91,39 @@ class StaticMember(MemberWorkload):
             if loop.time() > deadline:
                 raise BrokenError(f"{', '.join(life.host.name for life in left)} are one member of the group")
             await asyncio.sleep(_LOOK_S)
+
+
+#: How long a member lives that dies: often just so long that it has asked for its share, or was given it.
+_LIVES_S = (0.15, 0.3, 0.45, 0.6, 1.5)
+
+
+class MortalMember(MemberWorkload):
+    """A process that dies without leaving the group, and comes back as somebody else. The others have to be given its
+    share, however early it died."""
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        calm_at = loop.time() + self.plan.duration_s
+        lives: list[_Life] = []
+        while True:
+            host = self.cluster.client_host(f"{self.name}-{len(lives) + 1}")
+            task = host.start(self._live(host))
+            lives.append(_Life(host, task))
+            dies_at = loop.time() + self.rng.choice(_LIVES_S) * self.rng.uniform(0.7, 1.3)
+            # Those of the last lives stay, so that all is read in the end.
+            while not (self.is_stopping or task.done()) and (loop.time() < dies_at or loop.time() > calm_at):
+                await asyncio.sleep(_LOOK_S / 10)
+            if not (self.is_stopping or task.done()):
+                host.kill(power_loss=False)
+            try:
+                await task
+                return
+            except HostDiedError:
+                self.history.count("members died")
+            await self.pause(0.3)
+
+    async def _live(self, host: Host) -> None:
+        consumer = self.cluster.consumer(host=host, **self.config())
+        await self.work(consumer, host, lambda: self.is_stopping)
+        # Only by who comes so far: who dies closes nothing.
+        await consumer.close()

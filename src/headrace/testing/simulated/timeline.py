@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from headrace.runtime.simulated.loop import incarnation
 
-_ENTRIES_MAX = 20_000
+_ENTRIES_MAX = 40_000
 STORE, CLUSTER = "store", "cluster"
 #: Log messages that ask for it are about defects of ours.
 _DEFECT = "please report it"
@@ -17,7 +17,7 @@ _DEFECT = "please report it"
 
 @dataclass(slots=True, frozen=True)
 class TimelineEntry:
-    """One line. `kind` says what it is about: fault, leader, isr, controller, log, client, failure."""
+    """One line. `kind` says what it is about: fault, leader, isr, controller, belief, log, client, failure."""
 
     at_s: float
     lane: str
@@ -53,7 +53,8 @@ class Timeline:
         self.coverage: dict[str, int] = {}
 
     def add(self, lane: str, kind: str, text: str) -> None:
-        if len(self.entries) < _ENTRIES_MAX:
+        # How it ended is always told.
+        if len(self.entries) < _ENTRIES_MAX or kind == "failure":
             self.entries.append(TimelineEntry(self._now(), lane, kind, text))
 
     def committed(self, partition: str, offset: int) -> None:
@@ -73,9 +74,10 @@ class Timeline:
         finally:
             self.spans.append(Span(began, self._now(), lane, text))
 
-    def lines(self, *, last: int | None = None) -> list[str]:
-        chosen = self.entries if last is None else self.entries[-last:]
-        return [entry.line() for entry in chosen]
+    def lines(self, *, last: int | None = None, clients: bool = False) -> list[str]:
+        """All that happened, or the last of it; what clients did only where that is asked for."""
+        shown = [entry for entry in self.entries if clients or entry.kind not in ("client", "belief")]
+        return [entry.line() for entry in (shown if last is None else shown[-last:])]
 
 
 class _LogLines(logging.Handler):
@@ -97,17 +99,18 @@ class _LogLines(logging.Handler):
 
 
 @contextmanager
-def logs_in(timeline: Timeline) -> Iterator[None]:
-    """While this lasts, the log of this process is the timeline's."""
+def logs_in(timeline: Timeline, *, propagates: bool = False) -> Iterator[None]:
+    """While this lasts, the log of this process is the timeline's; unless it `propagates`, nobody else's."""
     logger = logging.getLogger("headrace")
     handler = _LogLines(timeline)
-    level, propagates = logger.level, logger.propagate
+    level, propagated = logger.level, logger.propagate
     logger.addHandler(handler)
-    logger.setLevel(logging.WARNING)
-    logger.propagate = False
+    if not propagates:
+        logger.setLevel(logging.WARNING)
+        logger.propagate = False
     try:
         yield
     finally:
         logger.removeHandler(handler)
         logger.setLevel(level)
-        logger.propagate = propagates
+        logger.propagate = propagated

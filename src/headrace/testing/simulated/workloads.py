@@ -29,7 +29,17 @@ from headrace.errors import (
 )
 from headrace.runtime.simulated import Host
 from headrace.testing.simulated.cluster import SimulatedCluster
-from headrace.testing.simulated.history import CommitCall, History, Register, Transaction, TransactionEnd
+from headrace.testing.simulated.faults import RIVALS, TRIES_AGAIN
+from headrace.testing.simulated.history import (
+    DELETION,
+    NUMBER,
+    CommitCall,
+    History,
+    Register,
+    Transaction,
+    TransactionEnd,
+    tombstone_of,
+)
 from headrace.testing.simulated.plans import WRITING, Plan
 from headrace.testing.simulated.shares import MemberShare
 from headrace.topics import TopicPartition
@@ -46,6 +56,10 @@ _METADATA_AGE_MS = 1_000
 #: Most clients lose patience within the time that a fault takes; the others wait for longer than any of them lasts.
 PATIENT_MS = 10_000
 _TIMEOUTS_MS = (1_000, 1_000, PATIENT_MS)
+#: How many records a poll gives at most: of many polls only a part of what was fetched.
+_HANDED_OUT_MAX = (1, 3, 500, 500)
+#: How many of the records of topics in which keys can be deleted do that.
+DELETABLE, _DELETED = ("compacted",), 0.15
 
 
 class Workload(abc.ABC):
@@ -115,8 +129,17 @@ class Writer(Workload):
         key, value = self._record(number)
         partition = TopicPartition(self._topic, self.rng.choice(self.partitions(self._topic)))
         self.history.sent.setdefault(self._topic, set()).add(value)
+        self.history.tell(self.name, f"{partition}: sends {value[:40]!r}")
         key_bytes = None if key is None else key.encode()
-        delivery = producer.send(self._topic, value.encode(), key=key_bytes, partition=partition.partition)
+        # What deletes a key has no value; its number is in a header, so that it can be told from others.
+        is_deletion = value.endswith(DELETION)
+        delivery = producer.send(
+            self._topic,
+            None if is_deletion else value.encode(),
+            key=key_bytes,
+            partition=partition.partition,
+            headers=[(NUMBER, value.split(":")[1].encode())] if is_deletion else [],
+        )
         return self._delivered(delivery, partition, value)
 
     async def _delivered(self, delivery: Delivery, partition: TopicPartition, value: str) -> None:
@@ -124,8 +147,25 @@ class Writer(Workload):
             told = await delivery
         except DeliveryTimeoutError:
             self.history.count("deliveries timed out")
+            self.history.tell(self.name, f"{partition}: no answer in time for {value[:40]!r}")
             return
         self.history.was_acknowledged(partition, told.offset, value)
+
+
+class ImpatientWriter(Writer):
+    """Sends in bursts, a record a batch, several at a time, and soon again what was not answered."""
+
+    topic = WRITING[TRIES_AGAIN]
+
+    def __init__(self, cluster: SimulatedCluster, plan: Plan, history: History, name: str) -> None:
+        super().__init__(cluster, plan, history, name, self.topic, True)
+
+    def _config(self) -> dict[str, Any]:
+        return {"linger_ms": 0, "batch_size": 1, "request_timeout_ms": _TIMEOUTS_MS[0]}
+
+    async def _rest(self, sent: asyncio.Task[None]) -> None:
+        if self.rng.random() < 0.25:
+            await self.pause(0.3)
 
 
 class KeyedWriter(Writer):
@@ -136,6 +176,8 @@ class KeyedWriter(Writer):
 
     def _record(self, number: int) -> tuple[str | None, str]:
         key = f"key-{self.rng.randrange(_KEYS)}"
+        if self._topic in DELETABLE and self.rng.random() < _DELETED:
+            return key, tombstone_of(key, number)
         return key, f"{key}:{number:05d}:{'x' * _PADDING}"
 
     async def _rest(self, sent: asyncio.Task[None]) -> None:
@@ -180,12 +222,16 @@ class Transactor(Workload):
 
     topic = WRITING["transactions"]
 
+    @property
+    def transactional_id(self) -> str:
+        return self.name
+
     async def run(self) -> None:
         number = 0
         while not self.is_stopping:
             producer = self.cluster.producer(
                 host=self.host,
-                transactional_id=self.name,
+                transactional_id=self.transactional_id,
                 transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
                 request_timeout_ms=PATIENT_MS,
             )
@@ -215,6 +261,7 @@ class Transactor(Workload):
                 value = f"{self.name}:{number:05d}:{index}"
                 transaction.values[TopicPartition(self.topic, index)] = value
                 self.history.sent.setdefault(self.topic, set()).add(value)
+                self.history.tell(self.name, f"{self.topic}-{index}: sends {value!r} in transaction {number}")
                 producer.send(self.topic, value.encode(), partition=index)
             if self.rng.random() < 0.3:
                 await producer.flush(30)
@@ -227,13 +274,36 @@ class Transactor(Workload):
             if is_committed:
                 await producer.commit_transaction(_PATIENCE_S)
                 transaction.outcome = TransactionEnd.COMMITTED
+                self._told(transaction)
                 self.history.count("transactions committed")
                 return
         except AbortableTransactionError:
             self.history.count("transactions that had to be aborted")
         await producer.abort_transaction(_PATIENCE_S)
         transaction.outcome = TransactionEnd.ABORTED
+        self._told(transaction)
         self.history.count("transactions aborted")
+
+    def _told(self, transaction: Transaction) -> None:
+        for partition, value in transaction.values.items():
+            what = f"{value!r} of transaction {transaction.number}"
+            self.history.tell(self.name, f"{partition}: {what} is {transaction.outcome.value}")
+
+
+class Rival(Transactor):
+    """One of two that have the same transactional id: each fences the other, again and again."""
+
+    topic = WRITING[RIVALS]
+
+    @property
+    def transactional_id(self) -> str:
+        return RIVALS
+
+    async def _transact(self, producer: Producer, number: int) -> None:
+        await super()._transact(producer, number)
+        if self.rng.random() < 0.2:
+            # Long enough for the other to take over, and for this one not to know.
+            await self.pause(1.0)
 
 
 class Reader(Workload):
@@ -255,6 +325,7 @@ class Reader(Workload):
             "auto_offset_reset": "none",
             "fetch_max_wait_ms": 200,
             "request_timeout_ms": self.rng.choice(_TIMEOUTS_MS),
+            "max_poll_records": self.rng.choice(_HANDED_OUT_MAX),
         }
         async with self.cluster.consumer(host=self.host, **config) as consumer:
             while not self.is_stopping:
@@ -275,7 +346,9 @@ class Reader(Workload):
                 self.history.reads_from(self.name, partition, self._is_committed)
 
 
-def member_config(plan: Plan, group: str, assignor: str, request_timeout_ms: int) -> dict[str, Any]:
+def member_config(
+    plan: Plan, group: str, assignor: str, request_timeout_ms: int, handed_out_max: int = 500
+) -> dict[str, Any]:
     """Of a consumer in a group, which commits by itself."""
     # New partitions are noticed when a member asks for the metadata anew.
     aged = {"metadata_max_age_ms": _METADATA_AGE_MS} if plan.grows else {}
@@ -293,6 +366,7 @@ def member_config(plan: Plan, group: str, assignor: str, request_timeout_ms: int
         "fetch_max_wait_ms": 200,
         "request_timeout_ms": request_timeout_ms,
         "partition_assignment_strategy": assignor,
+        "max_poll_records": handed_out_max,
     }
 
 
@@ -339,29 +413,34 @@ class MemberWorkload(Workload):
             await self.run()
 
     def config(self) -> dict[str, Any]:
-        return member_config(self.plan, GROUP, self._assignor, self.rng.choice(_TIMEOUTS_MS))
+        handed_out_max = self.rng.choice(_HANDED_OUT_MAX)
+        return member_config(self.plan, GROUP, self._assignor, self.rng.choice(_TIMEOUTS_MS), handed_out_max)
 
     async def consume(self, host: Host, config: dict[str, Any], leaves: Callable[[], bool]) -> None:
         """Be a member until, after a poll, it is to leave."""
         async with self.cluster.consumer(host=host, **config) as consumer:
-            share = MemberShare(consumer, self.history, GROUP, host.name)
-            consumer.subscribe(self._topics, share)
-            while True:
-                records = await consumer.poll(0.5)
-                # With the epoch, as a commit of what was polled has it: a leader that does not know that it was
-                # replaced cannot be told by the offset alone from one whose log was cut.
-                upto: dict[TopicPartition, OffsetAndMetadata] = {}
-                for record in records:
-                    partition = TopicPartition(record.topic, record.partition)
-                    share.given(partition, record.offset)
-                    self.history.count("records processed")
-                    done = self.history.processed.setdefault((GROUP, partition), {})
-                    done[record.offset] = _text(record.value)
-                    upto[partition] = OffsetAndMetadata(record.offset + 1, "", record.leader_epoch)
-                if upto:
-                    await self._commit(consumer, upto)
-                if leaves():
-                    return
+            await self.work(consumer, host, leaves)
+
+    async def work(self, consumer: Consumer, host: Host, leaves: Callable[[], bool]) -> None:
+        share = MemberShare(consumer, self.history, GROUP, host.name)
+        consumer.subscribe(self._topics, share)
+        while True:
+            records = await consumer.poll(0.5)
+            # With the epoch, as a commit of what was polled has it: a leader that does not know that it was
+            # replaced cannot be told by the offset alone from one whose log was cut.
+            upto: dict[TopicPartition, OffsetAndMetadata] = {}
+            for record in records:
+                partition = TopicPartition(record.topic, record.partition)
+                share.given(partition, record.offset)
+                self.history.count("records processed")
+                done = self.history.processed.setdefault((GROUP, partition), {})
+                done[record.offset] = _text(record.value)
+                self.history.tell(host.name, f"{partition}: is given {done[record.offset]!r} at {record.offset}")
+                upto[partition] = OffsetAndMetadata(record.offset + 1, "", record.leader_epoch)
+            if upto:
+                await self._commit(consumer, upto)
+            if leaves():
+                return
 
     async def _commit(self, consumer: Consumer, upto: dict[TopicPartition, OffsetAndMetadata]) -> None:
         commits, who = {}, consumer.group_metadata()
@@ -372,10 +451,13 @@ class MemberWorkload(Workload):
             await consumer.commit_sync(upto, timeout=20.0)
         except (CommitFailedError, RebalanceInProgressError, RequestTimedOutError, TimeoutError):
             self.history.count("commits refused or without an answer")
+            for partition, committed in upto.items():
+                self.history.tell(who.member_id, f"{partition}: the commit of {committed.offset} failed")
             return
         self.history.count("commits")
-        for commit in commits.values():
+        for partition, commit in commits.items():
             commit.answered_at = self.history.tick()
+            self.history.tell(who.member_id, f"{partition}: has committed {commit.offset}")
             if consumer.group_metadata().member_id == who.member_id:
                 self.history.was_member(who, commit.asked_at)
 

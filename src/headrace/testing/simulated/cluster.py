@@ -62,7 +62,7 @@ _PACED_SETTINGS = {
 }
 _PACED_OF_CLIENTS = ("request_timeout_ms", "session_timeout_ms", "heartbeat_interval_ms", "transaction_timeout_ms")
 _BACKOFF_MS_MAX = 1000
-#: So many lines of what happened are told with a failure.
+#: So many lines of what happened are in the note of a failure.
 _NOTED_LINES = 60
 
 
@@ -445,7 +445,7 @@ class ClusterUnderSeed:
             simulation.loop.close()
 
     def _note(self, cluster: SimulatedCluster, ended_s: float) -> str:
-        """What a failure is told with."""
+        """The note of a failure."""
         lines = cluster.timeline.lines(last=_NOTED_LINES)
         left_out = len(cluster.timeline.lines()) - len(lines)
         more = [f"(the last {len(lines)} of {len(lines) + left_out} lines)"] if left_out else []

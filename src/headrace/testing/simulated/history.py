@@ -199,7 +199,7 @@ class History:
                 )
 
     def tell(self, who: str, what: str) -> None:
-        """A client has done something, or was told something."""
+        """A client has done something, or has an answer."""
         if self._tell is not None:
             self._tell(who, what)
 

@@ -1,4 +1,4 @@
-"""What clients asked for and what they were told, for the checks at the end of a run."""
+"""What clients asked for and were answered, for the checks at the end of a run."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ class History:
         self.counts[what] = self.counts.get(what, 0) + by
 
     def known_commit(self, group: str, partition: TopicPartition) -> int:
-        """The highest offset of which a group was told that it is committed: it may not fall behind that any more."""
+        """The highest offset that a group has an answer for: what is committed may not fall behind it any more."""
         commits = self.group_commits.get((group, partition), ())
         return max((commit.offset for commit in commits if commit.answered_at is not None), default=0)
 

@@ -58,7 +58,7 @@ class Holding:
 
 
 class Holdings:
-    """All that one process holds. Whatever is wrong is told to `handled`."""
+    """All that one process holds. Whatever is wrong is noted in `handled`."""
 
     def __init__(self, name: str, variant: ParallelVariant, workers: int, handled: Handled, clock: Clock) -> None:
         self._name = name

@@ -84,7 +84,7 @@ class StaticMember(MemberWorkload):
             self.history.count("static members fenced")
 
     async def _one_is_left(self, lives: list[_Life]) -> None:
-        """Of those that have one id, all but one are told so."""
+        """Of those that have one id, all but one learn of it."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _FENCED_S
         while len(left := [life for life in lives if not life.task.done()]) > 1:

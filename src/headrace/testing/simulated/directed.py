@@ -149,7 +149,10 @@ DIRECTED: Final = (
         "a topic grows", "new partitions are read from their start", ("idempotent", "group"), ("kill",), grows=True
     ),
     Directed(
-        "tombstones", "what is deleted stays so, and is said for a while", ("compaction", "idempotent"), (*_CRASHES, "stop")
+        "tombstones",
+        "what is deleted stays so, and is said for a while",
+        ("compaction", "idempotent"),
+        (*_CRASHES, "stop"),
     ),
     Directed("retention", "only the beginning goes", ("retention", "compaction"), ("kill", "stop"), configures=True),
     Directed(

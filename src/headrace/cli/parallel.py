@@ -106,7 +106,9 @@ def command(
 def _say_what_is_missing(topics: list[str], target: Target) -> None:
     """They are made, where brokers make topics by themselves: of a name that was mistyped nothing ever comes."""
     there = names_there(target)
-    for topic in () if there is None else topics:
+    if there is None:
+        return
+    for topic in topics:
         if topic not in there:
             note(f"there is no topic {topic} yet{did_you_mean(topic, there)}")
 

@@ -13,12 +13,15 @@ DOCS_STAMP := $(VENV)/.docs-installed
 install: $(STAMP)
 
 # Programs in .venv name the folder that they were installed in: in one that was moved or copied they are made anew.
+# An environment elsewhere, that VENV names by its whole path, is somebody's: it is left as it is.
+ifeq ($(filter /%,$(VENV)),)
 ifneq ($(shell grep -s '^command = ' $(VENV)/pyvenv.cfg | grep -vF ' $(CURDIR)/$(VENV)'),)
 .PHONY: moved
 moved:
 	@echo "$(VENV) was made in another folder: installing anew"
 	$(PYTHON) -m venv --clear $(VENV)
 $(STAMP) $(DOCS_STAMP): moved
+endif
 endif
 
 $(STAMP): pyproject.toml

@@ -70,12 +70,6 @@ def test_sentences_do_not_become_harder_to_read(words: str) -> None:
     assert count <= HARD_TO_READ_MAX[words], f"{words!r} {count} times: say it in a plainer way"
 
 
-def test_the_map_for_contributors_names_files_that_there_are() -> None:
-    named = set(re.findall(r"`([\w.-]+(?:/[\w.-]+)+/?)`", (ROOT / "CONTRIBUTING.md").read_text()))
-    missing = [name for name in sorted(named) if not any((ROOT / at / name).exists() for at in ("", "src/headrace"))]
-    assert not missing
-
-
 def test_what_is_cited_stands_in_the_specification() -> None:
     numbers = set(re.findall(r"\*\*(\d+\.\d+)\*\*", (ROOT / "docs" / "specification.md").read_text()))
     cited = {

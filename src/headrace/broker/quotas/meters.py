@@ -19,19 +19,20 @@ _PERCENT: Final = 100.0
 class Allowance:
     """A bound on what some clients use together, and what they have used."""
 
-    __slots__ = ("_now_ms", "_pending", "_rate", "_room", "_room_until_ms", "_throttle_ms_max", "_window", "bound")
+    __slots__ = ("_pending", "_rate", "_throttle_ms_max", "_window", "bound", "now_ms", "room", "room_until_ms")
 
     def __init__(
         self, bound: float, samples: int, window_ms: int, now_ms: Callable[[], int], throttle_ms_max: int | None = None
     ) -> None:
         self.bound = bound
-        self._now_ms = now_ms
+        self.now_ms = now_ms
         self._rate = Rate(samples, window_ms)
         self._window = (samples - 1) * window_ms / _MS
         self._throttle_ms_max = throttle_ms_max
-        # What is left until then, and what was used of it and is still to be recorded.
-        self._room = 0.0
-        self._room_until_ms = 0
+        #: What is left until then, where that is not over.
+        self.room = 0.0
+        self.room_until_ms = 0
+        # What was used of it and is still to be recorded.
         self._pending = 0.0
 
     @property
@@ -41,27 +42,26 @@ class Allowance:
 
     def set_bound(self, bound: float) -> None:
         if bound != self.bound:
-            self._record_pending(self._now_ms())
+            self._record_pending(self.now_ms())
             self.bound = bound
 
-    def has_room(self, amount: float) -> bool:
-        """Whether so much more may be used now, without a pause."""
-        now_ms = self._now_ms()
-        if now_ms >= self._room_until_ms:
+    def room_at(self, now_ms: int) -> float:
+        """How much may be used now, without a pause."""
+        if now_ms >= self.room_until_ms:
             self._record_pending(now_ms)
             self._rate.record(0, now_ms)
-            self._room = self._rate.room(self.bound, now_ms)
-            self._room_until_ms = self._rate.sample_end_ms(now_ms)
-        return amount <= self._room
+            self.room = self._rate.room(self.bound, now_ms)
+            self.room_until_ms = self._rate.sample_end_ms(now_ms)
+        return self.room
 
     def take(self, amount: float) -> None:
         """So much was used, for which there was room."""
-        self._room -= amount
+        self.room -= amount
         self._pending += amount
 
     def record(self, amount: float) -> int:
         """So much was used: for how many milliseconds nobody of these clients should use more."""
-        now_ms = self._now_ms()
+        now_ms = self.now_ms()
         self._record_pending(now_ms)
         self._rate.record(amount, now_ms)
         throttle_ms = self._rate.throttle_ms(self.bound, now_ms)
@@ -70,20 +70,20 @@ class Allowance:
     def try_out(self, amount: float) -> int:
         """What `record` would say; nothing is counted."""
         throttle_ms = self.record(amount)
-        self._rate.record(-amount, self._now_ms())
+        self._rate.record(-amount, self.now_ms())
         return throttle_ms
 
     def _record_pending(self, now_ms: int) -> None:
         if self._pending:
             # It was used while the room was known, which is within one sample.
-            used_ms = min(now_ms, self._room_until_ms - 1) if self._room_until_ms else now_ms
+            used_ms = min(now_ms, self.room_until_ms - 1) if self.room_until_ms else now_ms
             self._rate.record(self._pending, used_ms)
             self._pending = 0.0
-        self._room_until_ms = 0
+        self.room_until_ms = 0
 
     def is_quiet(self) -> bool:
         """Whether it is no more than a new one."""
-        return not self._pending and self._rate.is_quiet(self._now_ms())
+        return not self._pending and self._rate.is_quiet(self.now_ms())
 
 
 class PartitionChanges:
@@ -112,7 +112,7 @@ class PartitionChanges:
 class ClientMeter:
     """The quotas of one client: None where it has none of a kind."""
 
-    __slots__ = ("changes", "consumed", "produced", "worked")
+    __slots__ = ("_now_ms", "changes", "consumed", "produced", "worked")
 
     def __init__(
         self,
@@ -125,17 +125,26 @@ class ClientMeter:
         self.consumed = consumed
         self.worked = worked
         self.changes = changes
+        self._now_ms = next((one.now_ms for one in (produced, consumed, worked) if one is not None), None)
 
     def has_room(self, produced: int, consumed: int) -> bool:
         """Whether so many bytes more are within the quotas, and some time."""
+        if self._now_ms is None:
+            return True
+        # Once for all, and without a call for each, as every request of the short way is asked for.
+        now_ms = self._now_ms()
         own = self.worked
-        if own is not None and not own.has_room(0):
+        if own is not None and (own.room if now_ms < own.room_until_ms else own.room_at(now_ms)) < 0:
             return False
         own = self.produced
-        if produced and own is not None and not own.has_room(produced):
+        if (
+            produced
+            and own is not None
+            and produced > (own.room if now_ms < own.room_until_ms else own.room_at(now_ms))
+        ):
             return False
         own = self.consumed
-        return not consumed or own is None or own.has_room(consumed)
+        return not consumed or own is None or own.room_at(now_ms) >= consumed
 
     def take(self, produced: int, consumed: int, seconds: float) -> None:
         """So much was used, for which there was room."""

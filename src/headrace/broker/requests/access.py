@@ -133,7 +133,9 @@ class Rights:
         return key
 
     def may(self, operation: Operation, resource: Resource, name: str) -> bool:
-        if self.current_key() is None:
+        authorizer, key = self._access.authorizer, self.key
+        is_current = key is not None and key[1] is authorizer and key[0] == authorizer.rules_version
+        if not is_current and self.current_key() is None:
             return True
         wanted = (operation, resource, name)
         verdict = self._verdicts.get(wanted)

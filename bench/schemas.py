@@ -1,4 +1,4 @@
-"""Avro records with schemas: written and read one by one and in columns, next to confluent-kafka in the same run.
+"""Records with schemas: written and read one by one and in columns, next to confluent-kafka in the same run.
 
     python -m bench.schemas
 
@@ -18,8 +18,11 @@ from typing import Any
 import pyarrow
 
 from headrace.schemas.avro import AvroDeserializer, AvroSerializer
-from headrace.schemas.columns import ColumnReader
+from headrace.schemas.columns import ColumnReader, column_reader
+from headrace.schemas.protobuf import message_named
 from headrace.schemas.registry_client import RegistryClient
+from headrace.schemas.schema import JSON, PROTOBUF, Schema
+from headrace.schemas.wire import prefix, write_indexes
 from headrace.testing import registry
 
 ROUNDS = 5
@@ -116,12 +119,68 @@ def measure(name: str, schema: dict[str, Any], make: Callable[[int], dict[str, A
         show(f"{name}: read as columns", best(ROWS, lambda: columns.read(column)), one_by_one)
 
 
+JSON_ORDER = {
+    "type": "object",
+    "properties": {
+        "id": {"type": "integer"},
+        "user": {"type": "string"},
+        "note": {"type": ["null", "string"]},
+        "price": {"type": "number"},
+        "paid": {"type": "boolean"},
+        "at": {"type": "integer"},
+        "count": {"type": "integer"},
+        "state": {"enum": ["NEW", "PAID", "SENT"]},
+    },
+}
+PROTO_ORDER = """syntax = "proto3";
+message Order {
+  enum State { NEW = 0; PAID = 1; SENT = 2; }
+  int64 id = 1; string user = 2; optional string note = 3; double price = 4;
+  bool paid = 5; int64 at = 6; int32 count = 7; State state = 8;
+}
+"""
+
+
+def measure_others(client: RegistryClient) -> None:
+    """JSON and Protobuf in columns; confluent-kafka makes a dictionary, or a message, of each record."""
+    from confluent_kafka.schema_registry.json_schema import JSONDeserializer
+    from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer
+    from confluent_kafka.serialization import MessageField, SerializationContext
+
+    values = [order(number) for number in range(ONE_BY_ONE)]
+    schema = Schema(json.dumps(JSON_ORDER), JSON)
+    number = client.register("json-value", schema).id
+    rows = [prefix(number) + json.dumps(value).encode() for value in values]
+    columns, column = column_reader(schema, client), pyarrow.array(rows, pyarrow.binary())
+    assert not columns.read(column).faults
+    their_json, context = JSONDeserializer(schema.text), SerializationContext("json", MessageField.VALUE)
+    show(
+        "JSON Schema, 8 fields: read as columns",
+        best(ONE_BY_ONE, lambda: columns.read(column)),
+        best(ONE_BY_ONE, lambda: [their_json(row, context) for row in rows]),
+    )
+    schema = Schema(PROTO_ORDER, PROTOBUF)
+    number, kind = client.register("proto-value", schema).id, message_named(schema, client, "Order")
+    head = prefix(number) + write_indexes([0])
+    rows = [head + kind(**value).SerializeToString() for value in values]
+    messages, column = column_reader(schema, client), pyarrow.array(rows, pyarrow.binary())
+    assert not messages.read(column).faults
+    their_proto = ProtobufDeserializer(kind, {"use.deprecated.format": False})
+    context = SerializationContext("proto", MessageField.VALUE)
+    show(
+        "Protobuf, 8 fields: read as columns",
+        best(ONE_BY_ONE, lambda: messages.read(column)),
+        best(ONE_BY_ONE, lambda: [their_proto(row, context) for row in rows]),
+    )
+
+
 def main() -> int:
     print(f"{'records/s':<42} {'headrace':>12} {'confluent-kafka':>16} {'ratio':>8}")
     with registry() as running:
         client = RegistryClient(running.url)
         measure("flat, 8 fields", ORDER, order, client)
         measure("nested, arrays and maps", NESTED, basket, client)
+        measure_others(client)
         client.close()
     return 0
 

@@ -115,7 +115,7 @@ def main() -> None:
             retry=Retry(local=1, dead_letters="orders.dead"),
         )
         parallel.start()
-        till = Producer(bootstrap_servers=servers, transactional_id="till-1")
+        till = Producer(bootstrap_servers=servers, transactional_id="till-1", transaction_timeout_ms=600_000)
         till.init_transactions()
         till.begin_transaction()
         till.send("payments", b"paid")

@@ -17,7 +17,7 @@ _ABOUT_A_PARTITION = ("leader", "isr", "belief")
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class FailureSubject:
     """The partitions, records and offsets that a failure names."""
 
     partitions: frozenset[str]
@@ -25,7 +25,7 @@ class Subject:
     offsets: frozenset[int]
 
     @classmethod
-    def of(cls, failure: str) -> Subject:
+    def of(cls, failure: str) -> FailureSubject:
         first = failure.split("\n", 1)[0]
         names = {name for name in _PARTITION.findall(first) if not name.startswith(("broker-", "client-"))}
         return cls(frozenset(names), frozenset(_VALUE.findall(first)), frozenset(map(int, _OFFSET.findall(first))))
@@ -47,7 +47,7 @@ def chosen(entries: list[TimelineEntry], failure: str | None) -> list[TimelineEn
     and what came last."""
     if failure is None:
         return entries
-    subject = Subject.of(failure)
+    subject = FailureSubject.of(failure)
     places = {place for place, entry in enumerate(entries) if entry.kind == "failure" or subject.concerns(entry)}
     faults = [place for place, entry in enumerate(entries) if entry.kind == "fault"]
     places.update(faults[:_FAULTS_FIRST])

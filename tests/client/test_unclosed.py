@@ -174,6 +174,31 @@ def test_a_consumer_that_nobody_has_leaves_its_group(kafka: EmbeddedBroker) -> N
         assert admin.describe_groups(["dropped"])["dropped"].members == ()
 
 
+def test_a_consumer_on_asyncio_that_nobody_has_leaves_its_group(kafka: EmbeddedBroker) -> None:
+    """Its heartbeats held it: it was a member, and had its connections, for as long as the loop ran."""
+
+    async def use() -> None:
+        consumer = aio.Consumer(bootstrap_servers=kafka.address, group_id="dropped-on-a-loop")
+        consumer.subscribe(["read"])
+        while not consumer.assignment():
+            await consumer.poll(0.1)
+
+    async def use_and_drop() -> None:
+        await use()
+        # Until then a task holds what it was last interrupted by, and that where it was.
+        await asyncio.sleep(0)
+        gc.collect()
+
+    async def main() -> None:
+        with pytest.warns(ResourceWarning, match=r"the consumer .* was never closed"):
+            await use_and_drop()
+        async with aio.Admin(bootstrap_servers=kafka.address) as admin, asyncio.timeout(10):
+            while (await admin.describe_groups(["dropped-on-a-loop"]))["dropped-on-a-loop"].members:
+                await asyncio.sleep(0.02)
+
+    asyncio.run(main())
+
+
 def test_a_program_that_ends_delivers_what_it_sent(kafka: EmbeddedBroker) -> None:
     done = run(f"""
 from headrace import Producer

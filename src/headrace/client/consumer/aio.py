@@ -9,7 +9,6 @@ import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import Any, Generic, TypeVar, Unpack
 
-from headrace.client.cluster.core import coordinator_key
 from headrace.client.cluster.drivers import AsyncClient
 from headrace.client.consumer import _operations
 from headrace.client.consumer._base import (
@@ -23,13 +22,13 @@ from headrace.client.consumer._base import (
     to_arrow,
 )
 from headrace.client.consumer._core import ConsumerCore
-from headrace.client.consumer._heartbeats import GroupIdentity, Heartbeats
+from headrace.client.consumer._heartbeat_task import LoopWorker
 from headrace.client.consumer._operations import ConsumerOperation
 from headrace.client.consumer.keywords import ConsumerKeywords
 from headrace.client.consumer.records import EMPTY, ConsumerRecord, ConsumerRecords, PartitionColumns
 from headrace.client.flows import Flow, Task, UserCode, async_method, drive_async
 from headrace.client.typed import K, V
-from headrace.net.connection import Call
+from headrace.client.unclosed import Watch, weakly
 from headrace.records.arrow import need_arrow
 from headrace.runtime import Runtime, real_runtime
 
@@ -72,7 +71,8 @@ class Consumer(ConsumerBase, Generic[K, V]):
         self._client: AsyncClient | None = None
         self._core: ConsumerCore | None = None
         self._changed: asyncio.Event | None = None
-        self._heartbeat_task: asyncio.Task[None] | None = None
+        self._worker: LoopWorker | None = None
+        self._watch: Watch | None = None
         self._wakeup_asked = False
         self._closed = False
         self._pid = os.getpid()
@@ -249,7 +249,9 @@ class Consumer(ConsumerBase, Generic[K, V]):
             raise
         finally:
             self._closed = True
-            beating = self._heartbeat_task
+            if self._watch is not None:
+                self._watch.end()
+            beating = None if self._worker is None else self._worker.beating
             try:
                 if beating is not None:
                     beating.cancel()
@@ -273,47 +275,18 @@ class Consumer(ConsumerBase, Generic[K, V]):
 
     def _connect(self) -> AsyncClient:
         self._changed = asyncio.Event()
-        return AsyncClient(self._setup.connection, self._runtime)
+        client = AsyncClient(self._setup.connection, self._runtime)
+        name = self._setup.connection.client_id
+        if self._watch is not None:  # of a call that was interrupted
+            self._watch.end()
+        self._worker = LoopWorker(client, self._runtime.clock, weakly(self._notify), name)
+        self._watch = Watch(self, self._worker, f"the consumer {name}")
+        return client
 
     def _begin_heartbeats(self) -> None:
-        if self._heartbeat_task is not None or self._core is None or self._core.heartbeats is None:
-            return
-        changed = asyncio.Event()
-        self._core.heartbeats.on_change = changed.set
-        self._heartbeat_task = asyncio.get_running_loop().create_task(
-            self._beat(self._core.heartbeats, changed), name=f"headrace-heartbeat-{self._setup.values['client.id']}"
-        )
-
-    async def _beat(self, heartbeats: Heartbeats, changed: asyncio.Event) -> None:
-        """Send heartbeats when they are due, also while the application is busy with something else."""
-        client = self._client
-        assert client is not None
-        while True:
-            now = self._runtime.clock.monotonic()
-            due = heartbeats.next_request(now)
-            if due is not None:
-                node, request, identity = due
-                client.core.learn_node(node)
-                client.submit(coordinator_key(node.id), request, self._on_beat(heartbeats, identity, changed))
-            if heartbeats.has_news:
-                self._notify()
-            left = max(0.0, heartbeats.due_at() - self._runtime.clock.monotonic())
-            try:
-                async with asyncio.timeout(min(left, _WAIT_S_MAX)):
-                    await changed.wait()
-            except TimeoutError:
-                pass
-            changed.clear()
-
-    def _on_beat(
-        self, heartbeats: Heartbeats, identity: GroupIdentity, changed: asyncio.Event
-    ) -> Callable[[Call], None]:
-        def done(call: Call) -> None:
-            if heartbeats.answered(identity, call.response, call.error, self._runtime.clock.monotonic()):
-                self._notify()
-            changed.set()
-
-        return done
+        worker, core = self._worker, self._core
+        if worker is not None and core is not None and core.heartbeats is not None:
+            worker.begin(core.heartbeats)
 
 
 class _Iteration(AsyncIterator[ConsumerRecord]):

@@ -211,6 +211,24 @@ def test_what_a_leader_asks_for_with_old_or_wrong_epochs_is_refused_and_changes_
     assert ask_isr(cluster, "t", [2, 1], **epochs) == ErrorCode.NONE
 
 
+@pytest.mark.parametrize(("stopped_in", "is_clean"), [(0, True), (-1, False), (None, False)])
+def test_a_broker_that_was_stopped_cleanly_in_an_earlier_life_alone_may_lack_records(
+    stopped_in: int | None, is_clean: bool
+) -> None:
+    """KIP-966: the mark of a clean stop counts for the life that made it; None: there is none."""
+    cluster = three_brokers()
+    create(cluster, "t", [[1, 2]], min_insync_replicas="2")
+    former = cluster.image.brokers[2].epoch
+    cluster.register(2, incarnation=b"again" + bytes(11))
+    assert ask_isr(cluster, "t", [1, 2]) == ErrorCode.NONE
+    cluster.decide(cluster.controller.fence_broker(cluster.image, 2))
+    latest = cluster.image.brokers[2].epoch
+    epoch = -1 if stopped_in is None else latest if stopped_in == 0 else former
+    back = Registration(2, b"third" + bytes(11), cluster.image.brokers[2].listeners, stopped_in_epoch=epoch)
+    cluster.decide(cluster.controller.register_broker(cluster.image, back, fenced=True))
+    assert (2 in cluster.image.topics["t"].partitions[0].eligible) == is_clean
+
+
 def test_a_fenced_replica_is_not_let_in_and_one_that_is_shutting_down_neither() -> None:
     cluster = three_brokers()
     create(cluster, "t", [[2, 1, 3]])

@@ -103,6 +103,20 @@ def test_too_few_in_sync_replicas_refuse_before_anything_is_written() -> None:
     simulated(test)
 
 
+def test_one_that_is_about_to_come_in_does_not_count_for_the_minimum() -> None:
+    async def test(broker: Broker, partition: Partition, neighbours: Neighbours) -> None:
+        partition.log.config = partition.log.config.__class__(min_insync_replicas=2)
+        partition.lead(leads(1, (OWN,)))
+        partition.fetched(SECOND, 7, 0, 0)
+        assert partition.state is not None
+        assert partition.state.maximal_isr == {OWN, SECOND}
+        with pytest.raises(NotEnoughReplicasError):
+            partition.append(raw.batch([b"one"]))
+        assert partition.log.end_offset == 0
+
+    simulated(test)
+
+
 def test_a_duplicate_waits_like_the_original() -> None:
     async def test(broker: Broker, partition: Partition, neighbours: Neighbours) -> None:
         partition.lead(leads(1))

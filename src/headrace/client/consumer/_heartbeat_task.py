@@ -1,5 +1,5 @@
 """What works for a consumer on asyncio between its calls: the task that sends heartbeats, and the end of its
-connections when nobody has the consumer any more. Neither holds the consumer.
+connections when the program has dropped the consumer. Neither holds the consumer.
 """
 
 from __future__ import annotations

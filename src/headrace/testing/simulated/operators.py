@@ -1,4 +1,4 @@
-"""What operators do to a running cluster, and single errors of a disk, as nobody plans for either.
+"""What operators do to a running cluster that they do not know well, and single errors of a disk.
 
 Each is drawn from a stream of its own (`plans.with_operators`), so that all else of a seed is as it was without them.
 """
@@ -72,7 +72,7 @@ async def _add_partition(operator: AsyncAdmin, topic: str, count: int) -> None:
 
 
 async def unregistered(troubles: Troubles, trouble: Trouble) -> None:
-    """A broker is unregistered: one that is down, and comes back after all; or one that lives, which nobody noticed."""
+    """A broker is unregistered: one that is down, and comes back after all; or one that lives, by mistake."""
     is_down = trouble.level < 0.6 and troubles.may_end()
     broker = troubles.take(trouble)
     if broker is None:

@@ -52,7 +52,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 #: How often docs and docstrings say what reads badly in long sentences. These may only fall: lower them when they do.
-HARD_TO_READ_MAX = {"whoever": 205, "of which": 80, "told": 209, "nobody": 306}
+HARD_TO_READ_MAX = {"whoever": 202, "of which": 80, "told": 208, "nobody": 295}
 
 
 def docstrings(path: Path) -> list[str]:

@@ -201,6 +201,9 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
 _INTERRUPTED_WHILE_IT_LOADS = """
 import os, signal, sys
 
+# A shell lets what it runs in the background ignore it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 class Presses:
     def find_spec(self, name, path=None, target=None):
         if name == sys.argv[1]:

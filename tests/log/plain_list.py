@@ -382,7 +382,7 @@ class Comparison:
             end = self.log.end_offset
             assert end >= self.durable, f"it ends at {end}, and all below {self.durable} was synced"
             self.plain.batches = [one for one in self.plain.batches if one.next <= end]
-            if self.plain.end < self.plain.start or self.log.segments[0].base_offset > 0:
+            if self.plain.end < self.plain.start or self.log.segments[0].base_offset > self.plain.empty_at:
                 # Nothing of it was left, so that it begins anew behind what was deleted.
                 self.plain.batches, self.plain.empty_at = [], self.plain.start
         # What a stopped broker knew to be committed, it reads from a checkpoint; without one it asks its leader. Until

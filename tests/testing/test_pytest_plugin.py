@@ -65,4 +65,6 @@ def test_the_tests_of_the_page(tmp_path: Path) -> None:
             os.killpg(run.pid, signal.SIGKILL)
             raise
     assert run.returncode == 0, told
-    assert f"{len(TESTS)} passed" in told
+    passed = re.search(r"(\d+) passed", told)
+    assert passed is not None
+    assert int(passed[1]) >= len(TESTS), "one may be played with several seeds"

@@ -80,8 +80,12 @@ class LateAppend:
     def _now_in_log(self, outcomes: list[Outcome]) -> _Written:
         partition = self._partition
         state = partition.state
-        has_yet_to_begin = state is None and len(partition.leadership.replicas) > 1
-        if has_yet_to_begin or not partition.leads_in(self._epoch):
+        if state is not None:
+            is_over = state.term.leader_epoch != self._epoch
+        else:
+            # Who leads alone has all records, also in a later epoch; another leader may not.
+            is_over = len(partition.leadership.replicas) > 1 or not partition.leads_in(partition.leader_epoch)
+        if is_over:
             partition.note_durable()
             if self._acks == -1:
                 raise NotLeaderOrFollowerError(f"{partition.key}: the leader epoch ended before this was committed")

@@ -281,6 +281,8 @@ class Consumer(ConsumerBase, Generic[K, V]):
             self._watch.end()
         self._worker = LoopWorker(client, self._runtime.clock, weakly(self._notify), name)
         self._watch = Watch(self, self._worker, f"the consumer {name}")
+        if not self._own_runtime:
+            self._watch.end()  # a simulated process that is killed drops its clients, as they are
         return client
 
     def _begin_heartbeats(self) -> None:

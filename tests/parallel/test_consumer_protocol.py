@@ -32,7 +32,11 @@ def test_members_come_and_go_and_each_record_is_handled_once(
 
         given = config(address, **{"group.protocol": "consumer"})
         order = "none" if isinstance(model, Ranges) else "key"
-        made = ParallelConsumer(handle, topics=topic, group=topic, config=given, model=model, order=order, workers=4)
+        # With a consumer for each worker, more of them than partitions might leave the second member nothing.
+        workers = 1 if isinstance(model, Consumers) else 4
+        made = ParallelConsumer(
+            handle, topics=topic, group=topic, config=given, model=model, order=order, workers=workers
+        )
         made.start()
         return made
 
